@@ -1,0 +1,40 @@
+"""Flags that need more than one record, or a look at its raw times: derived when reading.
+
+``FLAGS`` says in words what each flag means, those seen while measuring included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.analyze.stats import Estimate
+from bench.plan.case import Case
+from bench.records.record import Record
+
+SUPERLINEAR = 1.05
+"""Factor over the number of devices from which a speedup asks for an explanation."""
+
+FLAGS = {
+    "oversubscribed": "more ranks than sets of cores: nothing follows about scaling",
+    "no_warmup": "no step before the window: start-up costs are in the figure",
+    "ranks_differ": "the ranks ended with different parameters",
+    "duplicate_data": "ranks trained on the same samples",
+    "superlinear": "more speedup than devices: the baseline is too slow, or caches explain it",
+    "unequal_environments": "launches of this case ran in different environments",
+}
+
+
+def derived_flags(case: Case, speedup: Estimate | None, records: Sequence[Record]) -> list[str]:
+    """Flags of one row.
+
+    Args:
+        case: of the row.
+        speedup: against one device, if there is one.
+        records: all of the case.
+    """
+    flags: list[str] = []
+    if speedup is not None and case.world_size > 1 and speedup.value > SUPERLINEAR * case.world_size:
+        flags.append("superlinear")
+    if len({record.environment for record in records}) > 1:
+        flags.append("unequal_environments")
+    return flags

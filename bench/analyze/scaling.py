@@ -1,0 +1,250 @@
+"""Records -> rows: one for each planned case, with its speedup or the reason why it has none.
+
+A speedup compares like with like only: the same model, batch rule, precision, compile mode,
+optimizer, cores and environment. Both baselines are kept: one device without any wrapper, and the
+same strategy on one device.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from bench.analyze.checks import derived_flags
+from bench.analyze.stats import (
+    Estimate,
+    mean_of_launches,
+    median_of_differences,
+    percentile,
+    ratio_of_means,
+)
+from bench.plan.case import Case
+from bench.records.record import Parity, Record, Status
+
+BASELINE = "single"
+BROKEN_FLAGS = frozenset({"ranks_differ", "duplicate_data"})
+"""Seen while timing: the figure is no figure of the strategy."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A ratio of throughputs, or why there is none."""
+
+    ratio: Estimate | None = None
+    reason: str | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a table says of one case."""
+
+    case: Case
+    status: Status
+    """Of the timing launches: ok if any succeeded, else the last one's."""
+    reason: str | None = None
+    samples_per_s: Estimate | None = None
+    environment: str | None = None
+    """Fingerprint of where the figure was measured."""
+    unit: str = "sample"
+    units_per_sample: int = 1
+    speedup: Comparison = Comparison(reason="not measured")
+    """Against one device without a wrapper."""
+    own_speedup: Comparison = Comparison(reason="not measured")
+    """Against the same strategy on one device."""
+    step_median_s: float | None = None
+    step_p95_s: float | None = None
+    peak_bytes: list[int | None] = []
+    """Per device, largest over the launches; ``peak_name`` says of what."""
+    peak_name: str = ""
+    sync_cost: Estimate | None = None
+    parity: Parity | None = None
+    parity_note: str | None = None
+    flags: list[str] = []
+    launch_problems: list[str] = []
+    """Launches, or passes, that gave no result, with their reasons."""
+
+    @property
+    def efficiency(self) -> Estimate | None:
+        """Speedup over the number of devices, 1 for perfect scaling."""
+        ratio, count = self.speedup.ratio, self.case.world_size
+        if ratio is None:
+            return None
+        return Estimate(
+            value=ratio.value / count,
+            low=None if ratio.low is None else ratio.low / count,
+            high=None if ratio.high is None else ratio.high / count,
+            launches=ratio.launches,
+        )
+
+    @property
+    def is_proved_wrong(self) -> bool:
+        """Whether the figure must not be used: it is shown struck out, and compared with nothing."""
+        failed = self.parity is not None and self.parity.verdict == "failed"
+        return failed or not BROKEN_FLAGS.isdisjoint(self.flags)
+
+
+def rows_of(planned: Sequence[Case], records: Iterable[Record]) -> list[Row]:
+    """One row for each planned case, in the plan's order, and for any other that has records."""
+    groups: dict[str, list[Record]] = {case.id: [] for case in planned}
+    cases = {case.id: case for case in planned}
+    for record in records:
+        groups.setdefault(record.case.id, []).append(record)
+        cases.setdefault(record.case.id, record.case)
+    measured = {id_: _measured(cases[id_], group) for id_, group in groups.items()}
+    throughputs = {id_: _throughputs(group) for id_, group in groups.items()}
+    return [
+        _compared(row, list(measured.values()), throughputs, groups) for row in measured.values()
+    ]
+
+
+def _measured(case: Case, records: Sequence[Record]) -> Row:
+    """The row of one case, without comparisons."""
+    latest = {record.key: record for record in records}.values()  # a resumed launch replaces
+    timing = [record for record in latest if record.pass_ == "timing"]
+    good = [record for record in timing if record.status == "ok"]
+    parity = next((record for record in latest if record.pass_ == "parity"), None)
+    flags = dict.fromkeys(flag for record in latest for flag in record.flags)
+    row = Row(
+        case=case,
+        status=good[0].status if good else timing[-1].status if timing else "interrupted",
+        reason=None if good else timing[-1].reason if timing else "the run ended before it",
+        parity=parity.parity if parity is not None else None,
+        parity_note=_parity_note(parity),
+        flags=list(flags),
+        launch_problems=[
+            f"{record.pass_} launch {record.launch + 1}: {record.status}: {record.reason}"
+            for record in latest
+            if record.status not in {"ok", "skipped"}
+        ],
+        sync_cost=_sync_cost(latest),
+    )
+    return _with_figures(row, good) if good else row
+
+
+def _parity_note(record: Record | None) -> str | None:
+    if record is None:
+        return None
+    if record.parity is None:
+        return f"{record.status}: {record.reason}"
+    return record.parity.reason
+
+
+def _sync_cost(records: Iterable[Record]) -> Estimate | None:
+    for record in records:
+        if record.communication is not None and record.communication.sync_pairs_s:
+            return median_of_differences(record.communication.sync_pairs_s)
+    return None
+
+
+def _throughputs(records: Sequence[Record]) -> list[float]:
+    return [
+        record.throughput.samples_per_s
+        for record in {record.key: record for record in records}.values()
+        if record.pass_ == "timing" and record.status == "ok" and record.throughput is not None
+    ]
+
+
+def _with_figures(row: Row, good: Sequence[Record]) -> Row:
+    throughput = good[0].throughput
+    assert throughput is not None, "a timing record without failure has a throughput"
+    steps = [
+        step
+        for record in good
+        if record.timing is not None
+        for step in _slowest(record.timing.step_s, record.timing.window_s)
+    ]
+    peak_name, peaks = _peaks(good)
+    return msgspec.structs.replace(
+        row,
+        samples_per_s=mean_of_launches(_throughputs(good)),
+        environment=good[0].environment,
+        unit=throughput.unit,
+        units_per_sample=throughput.units_per_sample,
+        step_median_s=percentile(steps, 50),
+        step_p95_s=percentile(steps, 95),
+        peak_bytes=peaks,
+        peak_name=peak_name,
+    )
+
+
+def _slowest(step_s: list[list[float]], window_s: list[float]) -> list[float]:
+    return step_s[window_s.index(max(window_s))]
+
+
+def _peaks(records: Sequence[Record]) -> tuple[str, list[int | None]]:
+    """The most telling figure that exists, as a maximum over launches for each device."""
+    for name, label in (
+        ("peak_allocated_bytes", "allocated"),
+        ("peak_process_bytes", "resident"),
+    ):
+        lists = [getattr(record.memory, name) for record in records if record.memory is not None]
+        if any(value is not None for values in lists for value in values):
+            return label, [
+                max((value for value in device if value is not None), default=None)
+                for device in itertools.zip_longest(*lists)
+            ]
+    return "", []
+
+
+def _compared(
+    row: Row,
+    rows: Sequence[Row],
+    throughputs: dict[str, list[float]],
+    records: dict[str, list[Record]],
+) -> Row:
+    baselines = [other for other in rows if other.case.strategy == BASELINE]
+    own = [
+        other
+        for other in rows
+        if other.case.strategy == row.case.strategy
+        and other.case.options == row.case.options
+        and other.case.world_size == 1
+    ]
+    row = msgspec.structs.replace(
+        row,
+        speedup=_compare(row, baselines, throughputs, "one device without a wrapper"),
+        own_speedup=_compare(row, own, throughputs, f"{row.case.label} on one device"),
+    )
+    return msgspec.structs.replace(row, flags=[*row.flags, *derived_flags(
+        row.case, row.speedup.ratio, records[row.case.id]
+    )])
+
+
+def _compare(
+    row: Row, candidates: Sequence[Row], throughputs: dict[str, list[float]], name: str
+) -> Comparison:
+    if row.samples_per_s is None:
+        return Comparison(reason="not measured")
+    if row.is_proved_wrong:
+        return Comparison(reason="the row failed its proof")
+    if "oversubscribed" in row.flags:
+        return Comparison(reason="more ranks than cores")
+    same_model = [other for other in candidates if _workload(other.case) == _workload(row.case)]
+    alike = [other for other in same_model if not _differences(row, other)]
+    usable = [other for other in alike if other.samples_per_s and not other.is_proved_wrong]
+    if usable:
+        ratio = ratio_of_means(throughputs[row.case.id], throughputs[usable[0].case.id])
+        return Comparison(ratio=ratio)
+    if alike:
+        return Comparison(reason=f"{name} has no valid figure")
+    if same_model:
+        keys = min((_differences(row, other) for other in same_model), key=len)
+        return Comparison(reason=f"{name} was measured with another {' and '.join(keys)}")
+    return Comparison(reason=f"{name} was not measured")
+
+
+def _workload(case: Case) -> tuple[object, ...]:
+    return (case.workload, case.preset, sorted(case.workload_options.items(), key=str))
+
+
+def _differences(row: Row, other: Row) -> list[str]:
+    """Names of what makes two rows of one workload unlike beyond strategy and device count."""
+    scaling = row.case.scaling
+    fields = ["device", "precision", "compile", "optimizer", "scaling", "cores_per_device", "data"]
+    fields += ["global_batch"] if scaling == "strong" else ["per_device_batch"]
+    fields += ["accumulation_steps"] if scaling == "weak" else []
+    names = [name for name in fields if getattr(row.case, name) != getattr(other.case, name)]
+    measured = row.environment is not None and other.environment is not None
+    if measured and row.environment != other.environment:
+        names.append("environment")
+    return names

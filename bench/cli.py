@@ -1,0 +1,168 @@
+"""The command line: parse, then call the stages in order.
+
+Commands that need torch import what they need themselves, so that ``bench report`` works on a
+machine without it and ``bench --help`` answers at once.
+"""
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from bench.errors import BenchError, Interruption
+
+app = typer.Typer(
+    name="bench",
+    help="Compare ways of training one model in parallel, and say how far to trust each figure.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+SuiteArgument = Annotated[
+    str, typer.Argument(metavar="SUITE", help="A suite file, or the name of a shipped suite.")
+]
+FilterOption = Annotated[
+    str | None,
+    typer.Option("--filter", metavar="EXPR", help="Only cases such as 'strategy == ddp'."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def run_command_line(arguments: list[str]) -> int:
+    """Run one command; returns its exit code, as the README lists them."""
+    warnings.showwarning = _show_warning
+    try:
+        app(arguments, prog_name="bench")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except BenchError as error:
+        _say(f"bench: {error}")
+        return 2
+    except Interruption as interruption:
+        _say(f"bench: stopped by {interruption}; everything measured so far is on disk")
+        return interruption.exit_code
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stdout = None  # type: ignore[assignment] # or closing it fails again at exit
+        return 141
+    return 0
+
+
+@app.command()
+def run(
+    suite: SuiteArgument,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results. [default: runs/SUITE-TIME]")
+    ] = None,
+    only: FilterOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    launches: Annotated[
+        int | None, typer.Option(min=1, help="Independent launches of each case.")
+    ] = None,
+) -> None:
+    """Measure a suite; prints the scaling tables and where the results are."""
+    if dry_run:
+        plan(suite, only=only, json=False)
+        return
+    from bench.run.session import run_suite
+
+    if resume and out is None:
+        raise BenchError("--resume needs the --out folder of the run to go on with")
+    finished = run_suite(suite, out=out, only=only, resume=resume, launches=launches)
+    from bench.report.page import load, plain, write_report
+
+    _info, records, rows = load(finished.folder)
+    report_file = write_report(finished.folder)
+    _print(plain(rows))
+    _print(f"\n{len(records)} records in {finished.folder / 'records.jsonl'}\n"
+           f"report in {report_file}")
+    if finished.has_failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = False) -> None:
+    """Show the cases of a suite in order, and every skip with its reason."""
+    from bench.run.session import plan_suite
+
+    _, planned = plan_suite(suite, only=only, launches=None)
+    if json:
+        _print_json(planned)
+        return
+    for number, one in enumerate(planned, start=1):
+        note = f"   skipped: {one.skip_reason}" if one.skip_reason else ""
+        note += "   oversubscribed" if one.oversubscribed and not one.skip_reason else ""
+        _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
+    skips = sum(one.skip_reason is not None for one in planned)
+    _print(f"{len(planned)} cases, {skips} of them skipped")
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        Literal["workloads", "strategies", "suites"], typer.Argument(help="What to list.")
+    ],
+    json: JsonOption = False,
+) -> None:
+    """List what a suite can name."""
+    from bench.plan.catalogue import strategies, suites, workloads
+
+    entries = {"workloads": workloads, "strategies": strategies, "suites": suites}[what]()
+    if json:
+        _print_json(entries)
+        return
+    for entry in entries:
+        _print(f"{entry.name}: {entry.summary}")
+        for detail in entry.details:
+            _print(f"    {detail.name}  {detail.summary}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders.")],
+) -> None:
+    """Make report.md again from the records, without torch."""
+    from bench.report.page import write_report
+
+    for folder in folders:
+        _print(str(write_report(folder)))
+
+
+def _print(text: str) -> None:
+    """To stdout, with marks that its encoding has."""
+    encoding = sys.stdout.encoding or "ascii"
+    plain = text.replace("±", "+/-").replace("–", "-")
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = plain.encode(encoding, errors="replace").decode(encoding)
+    sys.stdout.write(text + "\n")
+
+
+def _print_json(value: object) -> None:
+    _print(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def _say(text: str) -> None:
+    """To stderr, on one line."""
+    sys.stderr.write(" ".join(text.split()) + "\n")
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one line, without the place in our code."""
+    del category, filename, lineno, file, line
+    _say(f"bench: warning: {message}")

@@ -1,0 +1,72 @@
+"""The mistakes a user can make, as one small tree caught once, in ``bench.cli``.
+
+BenchError             one line on stderr, exit code 2
+|- SuiteError          a suite file: names the file, the field's path, or the line
+|- FilterError         a filter expression
+|- OutputError         a folder that cannot be written, is in use, or holds something else
+|- RecordsError        a results folder that cannot be read
+Interruption           a signal asked the run to stop: exit code 128 + signal
+
+Mistakes of our own are ``assert`` statements and ordinary exceptions, with their traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import signal
+from collections.abc import Iterable
+
+
+class BenchError(Exception):
+    """Something the user can put right; the message says what, where, and how."""
+
+
+class SuiteError(BenchError):
+    """A suite file that does not describe a run.
+
+    Args:
+        message: what is wrong.
+        source: name of the suite file.
+        path: path of the field, such as ``matrix[0].strategies[1]``; empty for the whole file.
+    """
+
+    def __init__(self, message: str, *, source: str, path: str = "") -> None:
+        place = f"{source}: {path}" if path else source
+        super().__init__(f"{place}: {message}")
+
+
+class FilterError(BenchError):
+    """A filter expression that cannot be understood."""
+
+
+class OutputError(BenchError):
+    """A folder that results cannot be written to."""
+
+
+class RecordsError(BenchError):
+    """A folder that results cannot be read from."""
+
+
+class Interruption(BaseException):
+    """A signal asked the run to stop. Not an ``Exception``, so that no handler swallows it."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signal.Signals(signum)
+        super().__init__(self.signum.name)
+
+    @property
+    def exit_code(self) -> int:
+        """The shell's convention: 130 for SIGINT, 143 for SIGTERM."""
+        return 128 + int(self.signum)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """End of an error message: the nearest of the known words, then all of them.
+
+    >>> did_you_mean("dpp", ["single", "ddp"])
+    "; did you mean 'ddp'? Known: ddp, single"
+    """
+    names = sorted(known)
+    nearest = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else "."
+    return f"{hint} Known: {', '.join(names)}"

@@ -1,0 +1,140 @@
+"""Clocks for a block of steps: each part of each step, without synchronising inside the block.
+
+A block is a row of boundaries: one at its start, and one at each ``mark``. A part of a step lasts
+from the boundary before it to its own. On a CPU a boundary is a reading of ``perf_counter``; on an
+accelerator it is an event on the device's current stream, read after the block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LAST_PHASE = "optimizer"
+"""The mark that ends a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Times of a block of steps, in seconds."""
+
+    elapsed_s: float
+    """Host time from after the first to after the last synchronise: what throughput uses."""
+    step_s: list[float]
+    phase_s: dict[str, list[float]]
+    """Per phase, its total in each step."""
+
+
+class Clock(Protocol):
+    """Times one block after the other."""
+
+    def start(self) -> None:
+        """Wait for the device, then start a block."""
+
+    def mark(self, phase: str) -> None:
+        """The phase has just ended; the last phase of a step ends the step too."""
+
+    def stop(self) -> Block:
+        """Wait for the device, then end the block."""
+
+
+class HostClock:
+    """Clock of a device that works when it is called: a CPU.
+
+    Args:
+        now: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._phases: list[str] = []
+        self._times: list[float] = []
+
+    def start(self) -> None:
+        """See ``Clock``."""
+        self._phases.clear()
+        self._times = [self._now()]
+
+    def mark(self, phase: str) -> None:
+        """See ``Clock``."""
+        self._phases.append(phase)
+        self._times.append(self._now())
+
+    def stop(self) -> Block:
+        """See ``Clock``."""
+        elapsed = self._now() - self._times[0]
+        durations = [end - begin for begin, end in zip(self._times, self._times[1:], strict=False)]
+        return fold(self._phases, durations, elapsed)
+
+
+class EventClock:
+    """Clock of a device that runs behind the host.
+
+    Args:
+        make_event: makes a timing event of ``torch.Event``'s interface.
+        synchronize: waits for all work on the device.
+        now: seconds on the host.
+    """
+
+    def __init__(
+        self,
+        make_event: Callable[[], Any],
+        synchronize: Callable[[], None],
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._make_event = make_event
+        self._synchronize = synchronize
+        self._now = now
+        self._phases: list[str] = []
+        self._events: list[Any] = []
+        """Reused by every block: making an event costs more than recording it."""
+        self._started = 0.0
+
+    def start(self) -> None:
+        """See ``Clock``."""
+        self._phases.clear()
+        self._synchronize()
+        self._started = self._now()
+        self._record(0)
+
+    def mark(self, phase: str) -> None:
+        """See ``Clock``."""
+        self._phases.append(phase)
+        self._record(len(self._phases))
+
+    def stop(self) -> Block:
+        """See ``Clock``."""
+        self._synchronize()
+        elapsed = self._now() - self._started
+        used = self._events[: len(self._phases) + 1]
+        durations = [
+            begin.elapsed_time(end) / 1e3 for begin, end in zip(used, used[1:], strict=False)
+        ]
+        return fold(self._phases, durations, elapsed)
+
+    def _record(self, index: int) -> None:
+        if index == len(self._events):
+            self._events.append(self._make_event())
+        self._events[index].record()
+
+
+def fold(phases: Sequence[str], durations: Sequence[float], elapsed_s: float) -> Block:
+    """Sum the parts of each step, and the steps.
+
+    >>> fold(["forward", "optimizer"], [2.0, 1.0], 3.5).step_s
+    [3.0]
+    """
+    step_s: list[float] = []
+    names = dict.fromkeys(phases)
+    phase_s: dict[str, list[float]] = {name: [] for name in names}
+    current = dict.fromkeys(names, 0.0)
+    for phase, duration in zip(phases, durations, strict=True):
+        current[phase] += duration
+        if phase == LAST_PHASE:
+            step_s.append(sum(current.values()))
+            for name, seconds in current.items():
+                phase_s[name].append(seconds)
+            current = dict.fromkeys(names, 0.0)
+    return Block(elapsed_s=elapsed_s, step_s=step_s, phase_s=phase_s)

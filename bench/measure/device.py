@@ -1,0 +1,220 @@
+"""The one place that knows what a device is.
+
+A CPU device is a set of cores; every accelerator goes through ``torch.accelerator``. The rest of
+the code holds a ``Device`` and never asks what it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from bench.measure.clock import Clock, EventClock, HostClock
+from bench.measure.memory import Peaks, ResidentPeak
+from bench.plan.case import Case, Machine, Precision
+
+OUT_OF_MEMORY_SIGNS = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Failed to CUDA calloc",
+    "can't allocate memory",
+)
+"""How allocators other than torch's own, and torch's on a CPU, say it in a RuntimeError."""
+
+
+class Device(Protocol):
+    """One device as one process uses it."""
+
+    torch_device: torch.device
+    group_device: torch.device | None
+    """What ``init_process_group`` must be told; None where it must not be told anything."""
+
+    def claim(self) -> None:
+        """Make this process use the device, and only it. Before anything else touches one."""
+
+    def clock(self) -> Clock:
+        """A new clock for blocks of steps."""
+
+    def set_precision(self, precision: Precision) -> None:
+        """Allow or forbid TF32, as the precision means it."""
+
+    def start_memory(self) -> None:
+        """Note what is used before our model is there."""
+
+    def reset_peaks(self) -> None:
+        """Forget all peaks so far."""
+
+    def sample_memory(self) -> None:
+        """Look at the figures that have no peak of their own. Between blocks."""
+
+    def peaks(self) -> Peaks:
+        """Peaks since the last reset."""
+
+
+class CpuDevice:
+    """A fixed set of cores.
+
+    Args:
+        cores: ids of the cores; as many threads compute.
+    """
+
+    torch_device = torch.device("cpu")
+    group_device = None
+
+    def __init__(self, cores: tuple[int, ...]) -> None:
+        self.cores = cores
+        self._resident = ResidentPeak()
+
+    def claim(self) -> None:
+        """Pin the process, and set torch's threads: OpenMP read its environment before the fork."""
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)
+        torch.set_num_threads(len(self.cores))
+
+    def clock(self) -> Clock:
+        """See ``Device``."""
+        return HostClock()
+
+    def set_precision(self, precision: Precision) -> None:
+        """See ``Device``: a CPU has no TF32, but its matmuls may use bf16 below "highest"."""
+        assert precision != "tf32", "the plan skips tf32 on a CPU"
+        torch.set_float32_matmul_precision("highest")
+
+    def start_memory(self) -> None:
+        """See ``Device``: nothing is shared with other processes."""
+
+    def reset_peaks(self) -> None:
+        """See ``Device``."""
+        self._resident.reset()
+
+    def sample_memory(self) -> None:
+        """See ``Device``: the kernel keeps the peak."""
+
+    def peaks(self) -> Peaks:
+        """See ``Device``: a CPU has no allocator to ask, and 0 would be a lie."""
+        return Peaks(process=self._resident.read())
+
+
+class AcceleratorDevice:
+    """A device of ``torch.accelerator``: CUDA, ROCm, XPU.
+
+    Args:
+        kind: torch's device type.
+        index: position among the devices that this process can see.
+        backend: backend of the case's collectives.
+    """
+
+    def __init__(self, kind: str, index: int, backend: str | None) -> None:
+        self.torch_device = torch.device(kind, index)
+        # NCCL builds its communicator at once when told the device, and gloo refuses to be told.
+        self.group_device = self.torch_device if backend == "nccl" else None
+        self._index = index
+        self._resident = ResidentPeak()
+        self._used_before: int | None = None
+        self._largest_use: int | None = None
+
+    def claim(self) -> None:
+        """See ``Device``."""
+        torch.accelerator.set_device_index(self._index)
+
+    def clock(self) -> Clock:
+        """See ``Device``."""
+        return EventClock(
+            lambda: torch.Event(self.torch_device, enable_timing=True),
+            lambda: torch.accelerator.synchronize(self._index),
+        )
+
+    def set_precision(self, precision: Precision) -> None:
+        """See ``Device``. torch's default is TF32 in convolutions and fp32 in matmuls."""
+        allowed = precision == "tf32"
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
+
+    def start_memory(self) -> None:
+        """See ``Device``."""
+        self._used_before = self._used()
+
+    def reset_peaks(self) -> None:
+        """See ``Device``."""
+        torch.accelerator.reset_peak_memory_stats(self._index)
+        self._resident.reset()
+        self._largest_use = self._used()
+
+    def sample_memory(self) -> None:
+        """See ``Device``: in steady state the allocator gives nothing back, so this is the peak."""
+        used = self._used()
+        if used is not None:
+            self._largest_use = max(used, self._largest_use or 0)
+
+    def peaks(self) -> Peaks:
+        """See ``Device``. torch answers 0 where it has no allocator: that becomes None."""
+        driver = None
+        if self._largest_use is not None and self._used_before is not None:
+            driver = self._largest_use - self._used_before
+        return Peaks(
+            allocated=torch.accelerator.max_memory_allocated(self._index) or None,
+            reserved=torch.accelerator.max_memory_reserved(self._index) or None,
+            driver=driver,
+            process=self._resident.read(),
+        )
+
+    def _used(self) -> int | None:
+        """Bytes in use on the whole device, by all processes; None where torch cannot tell."""
+        read = getattr(torch.accelerator, "get_memory_info", None) or getattr(
+            torch.get_device_module(self.torch_device), "mem_get_info", None
+        )
+        if read is None:
+            return None
+        free, total = read(self._index)
+        return int(total - free)
+
+
+def open_device(case: Case, *, local_rank: int, cores: tuple[int, ...]) -> Device:
+    """The device that a rank of a case works on.
+
+    Args:
+        case: names the type.
+        local_rank: position among the case's devices on this host.
+        cores: the rank's own cores, on a CPU.
+    """
+    if case.device == "cpu":
+        return CpuDevice(cores)
+    return AcceleratorDevice(case.device, local_rank, case.backend)
+
+
+def core_sets(machine: Machine, *, cores_per_device: int, ranks: int) -> list[tuple[int, ...]]:
+    """Cores of every rank: disjoint sets, handed out again from the first when they run out.
+
+    >>> core_sets(Machine(cores=(0, 1, 2)), cores_per_device=1, ranks=4)
+    [(0,), (1,), (2,), (0,)]
+    """
+    size = min(cores_per_device, len(machine.cores))
+    sets = [machine.cores[i : i + size] for i in range(0, len(machine.cores) - size + 1, size)]
+    return [sets[rank % len(sets)] for rank in range(ranks)]
+
+
+def visible_devices(case: Case, machine: Machine) -> Mapping[str, str]:
+    """Environment that shows a rank exactly the case's devices, and a CPU case none.
+
+    The first ``world_size`` of the machine's own list, so that 2 devices are among 4, and 4 among
+    8.
+    """
+    if case.device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    if case.device != "cuda":
+        return {}
+    chosen = machine.devices[: case.world_size]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible_as for device in chosen)}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory, of the device or of the host, did not suffice."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    return any(sign in str(error) for sign in OUT_OF_MEMORY_SIGNS)

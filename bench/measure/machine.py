@@ -1,0 +1,197 @@
+"""What this machine has: cores that may be used, accelerators, collective backends.
+
+Asking for accelerators initialises their driver, which must not happen in a process that later
+forks or that only plans. So the parent asks a child: ``python -m bench.measure.machine``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from bench.errors import BenchError
+from bench.plan.case import DeviceInfo, Machine
+
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@functools.cache
+def probe_in_child() -> Machine:
+    """The machine, as a child process found it. Takes the time of importing torch.
+
+    Raises:
+        BenchError: the child failed; ends with what it wrote last.
+    """
+    command = [sys.executable, "-m", "bench.measure.machine"]
+    child = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - ourselves
+    if child.returncode != 0:
+        lines = child.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
+        raise BenchError(f"torch cannot look at this machine's devices: {lines[-1]}")
+    return msgspec.json.decode(child.stdout.splitlines()[-1], type=Machine)
+
+
+def probe() -> Machine:
+    """The machine, asked directly: initialises the accelerator's driver where there is one."""
+    import torch  # noqa: PLC0415 - the parent imports this module without paying for torch
+    from torch import distributed  # noqa: PLC0415
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    kind = accelerator.type if accelerator is not None else None
+    count = torch.accelerator.device_count() if accelerator is not None else 0
+    built_in = {
+        "gloo": distributed.is_gloo_available(),
+        "nccl": distributed.is_nccl_available(),
+        "mpi": distributed.is_mpi_available(),
+        "xccl": getattr(distributed, "is_xccl_available", lambda: False)(),
+    }
+    kinds = ["cpu", *([kind] if kind else [])]
+    return Machine(
+        cores=usable_cores(),
+        accelerator=kind,
+        devices=tuple(_device(index) for index in range(count)),
+        backends=tuple(name for name, there in built_in.items() if there),
+        default_backends={
+            name: distributed.get_default_backend_for_device(name) for name in kinds
+        },
+        memory_bytes=psutil.virtual_memory().total,
+    )
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Physical cores that this process may use, as one logical CPU of each.
+
+    The affinity mask, one thread of each core, as many as the container's quota pays for.
+    """
+    allowed: Iterable[int] = (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else range(psutil.cpu_count(logical=False) or 1)
+    )
+    cores = one_per_core(sorted(allowed), _siblings)
+    quota = cpu_quota(CGROUP, _own_cgroup())
+    return cores if quota is None else cores[: max(1, math.floor(quota))]
+
+
+def one_per_core(
+    cpus: Iterable[int], siblings: Callable[[int], frozenset[int]]
+) -> tuple[int, ...]:
+    """The first of every set of logical CPUs that share a core.
+
+    >>> one_per_core([0, 1, 2, 3], lambda cpu: frozenset({cpu % 2, cpu % 2 + 2}))
+    (0, 1)
+    """
+    taken: set[int] = set()
+    chosen: list[int] = []
+    for cpu in cpus:
+        if cpu not in taken:
+            chosen.append(cpu)
+            taken |= siblings(cpu)
+    return tuple(chosen)
+
+
+def cpu_quota(root: Path, own: str) -> float | None:
+    """Cores that the container may use at once; None without a limit.
+
+    The smallest limit on the way from our control group up to the root, in version 2's format,
+    or version 1's.
+    """
+    limits: list[float] = []
+    folder = root / own.lstrip("/")
+    for level in [folder, *folder.parents]:
+        if not level.is_relative_to(root):
+            break
+        limits += _limit_v2(level / "cpu.max")
+        limits += _limit_v1(level / "cpu" if level == root else level)
+    return min(limits, default=None)
+
+
+def _limit_v2(path: Path) -> list[float]:
+    words = _read(path).split()
+    if len(words) != 2 or words[0] == "max":
+        return []
+    return [int(words[0]) / int(words[1])]
+
+
+def _limit_v1(folder: Path) -> list[float]:
+    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    if not quota or not period or int(quota) <= 0:
+        return []
+    return [int(quota) / int(period)]
+
+
+def _own_cgroup() -> str:
+    found = re.search(r"^0::(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _siblings(cpu: int) -> frozenset[int]:
+    text = _read(CPU_FOLDER / f"cpu{cpu}/topology/thread_siblings_list")
+    return parse_cpu_list(text) | {cpu}
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The kernel's notation for a set of CPUs.
+
+    >>> sorted(parse_cpu_list("0-1,8"))
+    [0, 1, 8]
+    """
+    cpus: set[int] = set()
+    for part in text.split(","):
+        if part.strip():
+            first, _, last = part.partition("-")
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _device(index: int) -> DeviceInfo:
+    import torch  # noqa: PLC0415 - see ``probe``
+
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    properties = torch.get_device_module(kind).get_device_properties(index)
+    uuid = str(getattr(properties, "uuid", "") or "") if torch.version.hip is None else ""
+    return DeviceInfo(
+        name=str(properties.name),
+        uuid=uuid or None,
+        visible_as=visible_name(index, uuid, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        memory_bytes=getattr(properties, "total_memory", None),
+    )
+
+
+def visible_name(index: int, uuid: str, asked: str | None) -> str:
+    """What to call a device in ``CUDA_VISIBLE_DEVICES`` so that it stays the same device.
+
+    A UUID means one device whatever the order; a user's own list is mapped through, and a slice
+    of a device (MIG) keeps the name it was asked for by.
+
+    >>> visible_name(1, "", "3,5")
+    '5'
+    """
+    names = [name.strip() for name in asked.split(",")] if asked else []
+    own = names[index] if index < len(names) else str(index)
+    if uuid and not own.startswith("MIG-"):
+        return f"GPU-{uuid.removeprefix('GPU-')}"
+    return own
+
+
+if __name__ == "__main__":
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else the order is part of what the user meant
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    sys.stdout.buffer.write(msgspec.json.encode(probe()) + b"\n")

@@ -1,0 +1,156 @@
+"""The values a plan is made of: a case, the effort spent on it, and the machine it is planned for.
+
+Nothing here imports torch: a plan, a record and a report can be read on any machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+
+Precision = Literal["fp32", "tf32", "bf16-amp", "fp16-amp", "bf16"]
+Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
+Scaling = Literal["weak", "strong"]
+Optimizer = Literal["sgd", "adamw"]
+Pass = Literal["timing", "parity", "memory", "communication"]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration to measure, with every setting resolved.
+
+    ``global_batch = per_device_batch x world_size x accumulation_steps``, in samples of one
+    optimizer step over all devices.
+    """
+
+    workload: str
+    preset: str
+    workload_options: dict[str, Any]
+    """All of the workload's settings, defaults included."""
+    strategy: str
+    options: dict[str, Any]
+    """All of the strategy's settings, defaults included."""
+    label: str
+    """The strategy with the settings that differ from torch's defaults, to be read by people."""
+    device: str
+    """Device type: cpu, cuda, xpu ..."""
+    backend: str | None
+    """Carrier of the strategy's collectives; None where it has none."""
+    world_size: int
+    """Number of devices, also for a strategy that drives them from one process."""
+    nodes: int = 1
+    precision: Precision
+    compile: Compile
+    optimizer: Optimizer
+    per_device_batch: int
+    """Samples that one device sees in one micro-step."""
+    global_batch: int
+    scaling: Scaling
+    accumulation_steps: int
+    """Micro-steps of one optimizer step."""
+    cores_per_device: int | None
+    """On a CPU, the cores that make up one device; None on accelerators."""
+    data: str
+    """Where the batches come from."""
+    seed: int
+    id: str = ""
+    """Readable name plus a hash of all other fields: equal only for equal cases."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the timed part of one launch ends: after ``min_steps``, and then as soon as the 95 %
+    interval of the step time is within ``target_interval`` or ``max_s`` have passed."""
+
+    min_steps: PositiveInt = 10
+    max_s: PositiveFloat = 10.0
+    target_interval: PositiveFloat = 0.02
+    """Half width of the interval, relative to the mean."""
+
+
+class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much is spent on measuring a case. No part of the case's identity."""
+
+    launches: PositiveInt = 3
+    """Independent repeats, each in fresh processes."""
+    warmup_steps: Natural | Literal["auto"] = "auto"
+    """Optimizer steps before the window; see ``bench.run.loop.warmup_rule`` for auto."""
+    window: Window = Window()
+    timeout_s: PositiveFloat = 900.0
+    """A launch that takes longer is ended and recorded as a timeout."""
+
+
+class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A case of the plan, what to spend on it, and why it will not run, if it will not."""
+
+    case: Case
+    effort: Effort
+    skip_reason: str | None = None
+    oversubscribed: bool = False
+    """More ranks than sets of cores: it runs, but says nothing about scaling."""
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One accelerator as the driver names it."""
+
+    name: str
+    uuid: str | None = None
+    visible_as: str
+    """Its name in ``CUDA_VISIBLE_DEVICES``, the same under every order of devices."""
+    memory_bytes: int | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan must know of the machine it will run on."""
+
+    cores: tuple[int, ...]
+    """Ids of the CPU cores this process may use: affinity, cut to the container's quota."""
+    accelerator: str | None = None
+    """Device type of the accelerators, None without any."""
+    devices: tuple[DeviceInfo, ...] = ()
+    backends: tuple[str, ...] = ("gloo",)
+    """Collective backends that the installed torch was built with."""
+    default_backends: dict[str, str] = msgspec.field(default_factory=lambda: {"cpu": "gloo"})
+    """torch's own choice of backend per device type."""
+    memory_bytes: int = 0
+
+    def device_type(self, asked: str) -> str:
+        """The type that ``device: auto`` stands for here, or the one asked for."""
+        return (self.accelerator or "cpu") if asked == "auto" else asked
+
+    def device_count(self, device: str, *, cores_per_device: int) -> int:
+        """Number of devices of a type; on a CPU, of disjoint sets of ``cores_per_device`` cores."""
+        if device == "cpu":
+            return len(self.cores) // cores_per_device
+        return len(self.devices) if device == self.accelerator else 0
+
+
+def identify(case: Case) -> Case:
+    """The same case with its ``id`` set.
+
+    The id is safe as a file name, and stable across runs, machines and the order of options.
+    """
+    payload = msgspec.json.encode(msgspec.structs.replace(case, id=""), order="deterministic")
+    digest = hashlib.blake2b(payload, digest_size=5).hexdigest()
+    size = f"{case.device}{case.world_size}"
+    parts = [case.workload, case.preset, case.label, size]
+    if case.nodes > 1:
+        parts.append(f"{case.nodes}nodes")
+    if case.precision != "fp32":
+        parts.append(case.precision)
+    if case.compile != "none":
+        parts.append(case.compile)
+    if case.accumulation_steps > 1:
+        parts.append(f"acc{case.accumulation_steps}")
+    return msgspec.structs.replace(case, id=f"{_slug('-'.join(parts))}-{digest}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text)[:80]

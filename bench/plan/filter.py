@@ -1,0 +1,129 @@
+"""Filter expressions: a few words of Python's syntax over the fields of a case.
+
+``strategy == ddp and world_size <= 2``, ``workload in (resnet152, transformer)``,
+``options.bucket_cap_mb == 25``. Words that are no field are text, so quotes are optional; a
+field that a case does not have compares as null. Nothing is evaluated as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from bench.errors import FilterError, did_you_mean
+from bench.plan.case import Case
+
+FIELDS = frozenset(Case.__struct_fields__)
+MAPPINGS = frozenset({"options", "workload_options"})
+
+Value = Callable[[Case], Any]
+
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+CONSTANTS = {"true": True, "false": False, "null": None, "none": "none"}
+
+
+def compile_filter(expression: str) -> Callable[[Case], bool]:
+    """Turn an expression into a test of one case.
+
+    Raises:
+        FilterError: it is not such an expression, or compares two things of which none is a field.
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+        test = _value(tree.body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise FilterError(f"filter '{expression}' cannot be read: {error}") from error
+    if not isinstance(tree.body, ast.BoolOp | ast.Compare | ast.UnaryOp):
+        raise FilterError(
+            f"filter '{expression}' compares nothing; write for example: strategy == ddp"
+        )
+    return lambda case: bool(test(case))
+
+
+def _value(node: ast.expr) -> Value:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            tests = [_value(value) for value in values]
+            return lambda case: all(test(case) for test in tests)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            tests = [_value(value) for value in values]
+            return lambda case: any(test(case) for test in tests)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            test = _value(operand)
+            return lambda case: not test(case)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return lambda _: -number
+        case ast.Compare():
+            return _comparison(node)
+        case ast.Constant(value=str() | int() | float() | bool() | None as constant):
+            return lambda _: constant
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            items = [_value(element) for element in elements]
+            return lambda case: [item(case) for item in items]
+        case ast.Name() | ast.Attribute() | ast.BinOp():
+            return _word(node)
+    raise ValueError(f"'{ast.unparse(node)}' is not allowed here")
+
+
+def _comparison(node: ast.Compare) -> Value:
+    sides = [node.left, *node.comparators]
+    if not any(_is_field(side) for side in sides):
+        name = ast.unparse(node.left)
+        raise FilterError(
+            f"filter '{ast.unparse(node)}': '{name}' is no field of a case"
+            f"{did_you_mean(name, FIELDS - {'id'})}"
+        )
+    values = [_value(side) for side in sides]
+    tests = [COMPARISONS.get(type(op)) for op in node.ops]
+    if None in tests:
+        raise ValueError("only == != < <= > >= in, not in compare")
+
+    def compare(case: Case) -> bool:
+        seen = [value(case) for value in values]
+        try:
+            return all(
+                test is not None and test(left, right)
+                for test, left, right in zip(tests, seen, seen[1:], strict=False)
+            )
+        except TypeError:  # such as null < 25, or text against a number
+            return False
+
+    return compare
+
+
+def _is_field(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name in FIELDS
+        case ast.Attribute(value=ast.Name(id=name)):
+            return name in MAPPINGS
+    return False
+
+
+def _word(node: ast.expr) -> Value:
+    """A field, an entry of a field's mapping, or a bare word such as ``bf16-amp``."""
+    match node:
+        case ast.Name(id=name) if name in FIELDS:
+            return operator.attrgetter(name)
+        case ast.Attribute(value=ast.Name(id=name), attr=entry) if name in MAPPINGS:
+            return lambda case: getattr(case, name).get(entry)
+    word = ast.unparse(node).replace(" ", "")
+    constant = CONSTANTS.get(word, word)
+    return lambda _: constant
+
+
+def matching(expression: str | None) -> Callable[[Case], bool]:
+    """The test of an expression; without one, every case matches."""
+    return compile_filter(expression) if expression else lambda _: True
+

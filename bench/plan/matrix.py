@@ -1,0 +1,310 @@
+"""Suite x machine -> ordered cases, each with a reason if it will not run.
+
+What can only be a mistake of the suite (an unknown name, a global batch that does not divide) is
+an error before anything starts. What this machine lacks becomes a skip, and so a row.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench.errors import BenchError, FilterError, SuiteError, did_you_mean
+from bench.plan.case import Case, Effort, Machine, PlannedCase, identify
+from bench.plan.filter import matching
+from bench.plan.registry import find_strategy, find_workload, split_reference
+from bench.plan.suite import Block, Settings, Suite
+from bench.strategies.base import Options, Strategy
+from workloads.base import Facts, Workload
+
+MAX_RANKS_PER_CORE_SET = 8
+"""More processes than this on one set of cores only fill the memory."""
+
+Converted = TypeVar("Converted", bound=msgspec.Struct)
+
+EFFORT_FIELDS = tuple(Effort.__struct_fields__)
+
+
+class _Model(msgspec.Struct, frozen=True, eq=False):
+    """A workload with one choice of its options."""
+
+    workload: Workload
+    name: str
+    preset: str
+    options: dict[str, Any]
+    per_device_batch: int
+    facts: Facts
+
+
+class _Way(msgspec.Struct, frozen=True, eq=False):
+    """A strategy with one choice of its options."""
+
+    strategy: Strategy
+    name: str
+    options: dict[str, Any]
+    label: str
+
+
+def expand(suite: Suite, machine: Machine, *, only: str | None = None) -> tuple[PlannedCase, ...]:
+    """All cases of a suite in its own order, each once.
+
+    Args:
+        suite: what to run.
+        machine: what it would run on.
+        only: filter expression that cases must match, beside the blocks' own.
+
+    Raises:
+        SuiteError: the suite asks for something that exists nowhere.
+        FilterError: ``only`` cannot be read.
+        BenchError: nothing is left to run.
+    """
+    wanted = matching(only)
+    planned: dict[str, PlannedCase] = {}
+    for block in suite.blocks:
+        for candidate in _expand_block(block, suite, machine):
+            if wanted(candidate.case):
+                planned.setdefault(candidate.case.id, candidate)
+    if not planned:
+        raise BenchError(f"{suite.source}: no case matches the filter")
+    return tuple(planned.values())
+
+
+def _expand_block(block: Block, suite: Suite, machine: Machine) -> Iterator[PlannedCase]:
+    ways = _ways(block, suite)
+    try:
+        wanted = matching(block.filter)
+    except FilterError as error:
+        raise SuiteError(str(error), source=suite.source, path=f"{block.path}.filter") from error
+    for index, (reference, axes) in enumerate(block.workloads):
+        path = f"{block.path}.workloads[{index}]"
+        for settings in _settings(block):
+            device = machine.device_type(settings.device)
+            for model in _models(reference, axes, device, suite.source, path):
+                for way, world_size in _way_sizes(ways, block.world_sizes):
+                    planned = _resolve(model, way, world_size, settings, suite, machine, block.path)
+                    if wanted(planned.case):
+                        yield planned
+
+
+def _settings(block: Block) -> Iterator[Settings]:
+    """The product of a block's axes, the last one named varying fastest."""
+    for values in itertools.product(*block.axes.values()):
+        yield Settings(**dict(zip(block.axes, values, strict=True)))
+
+
+def _way_sizes(
+    ways: tuple[_Way, ...], world_sizes: tuple[int, ...]
+) -> Iterator[tuple[_Way, int]]:
+    """A strategy bound to fewer devices than all sizes asked for runs once, on its largest."""
+    for way in ways:
+        limit = way.strategy.max_world_size
+        fitting = [size for size in world_sizes if limit is None or size <= limit]
+        for size in fitting or [limit or 1]:
+            yield way, size
+
+
+def _ways(block: Block, suite: Suite) -> tuple[_Way, ...]:
+    ways: list[_Way] = []
+    for index, (name, axes) in enumerate(block.strategies):
+        path = f"{block.path}.strategies[{index}]"
+        strategy = _named(find_strategy, name, suite.source, path)
+        for chosen in _choices(axes):
+            options = _convert(
+                chosen, strategy.options, f"{name} has", suite.source, f"{path}.{name}"
+            )
+            ways.append(_Way(strategy, name, msgspec.structs.asdict(options), _label(name, options)))
+    return tuple(ways)
+
+
+def _label(name: str, options: Options) -> str:
+    changed = [f"{key}={_plain(value)}" for key, value in options.changed().items()]
+    return f"{name}({', '.join(changed)})" if changed else name
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _models(
+    reference: str, axes: dict[str, list[Any]], device: str, source: str, path: str
+) -> list[_Model]:
+    name, named_preset = split_reference(reference)
+    workload = _named(find_workload, name, source, path)
+    if named_preset is not None and "preset" in axes:
+        raise SuiteError("names a preset twice", source=source, path=path)
+    models: list[_Model] = []
+    for chosen in _choices(axes):
+        defaults = workload.default_presets
+        automatic = defaults.get(device, defaults[""])
+        preset_name = named_preset or chosen.pop("preset", automatic)
+        preset = workload.presets.get(preset_name)
+        if preset is None:
+            hint = did_you_mean(str(preset_name), workload.presets)
+            raise SuiteError(
+                f"workload {name} has no preset '{preset_name}'{hint}", source=source, path=path
+            )
+        merged = msgspec.structs.asdict(preset.options) | chosen
+        options = _convert(merged, workload.options, f"{name} has", source, f"{path}.{name}")
+        models.append(
+            _Model(
+                workload,
+                name,
+                preset_name,
+                msgspec.structs.asdict(options),
+                preset.per_device_batch,
+                workload.facts(options),
+            )
+        )
+    return models
+
+
+def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _named(find: Any, name: str, source: str, path: str) -> Any:
+    try:
+        return find(name)
+    except BenchError as error:
+        raise SuiteError(str(error), source=source, path=path) from error
+
+
+def _convert(
+    given: dict[str, Any], kind: type[Converted], owner: str, source: str, path: str
+) -> Converted:
+    known = kind.__struct_fields__
+    for key in given:
+        if key not in known:
+            hint = did_you_mean(key, known) if known else ". It has none"
+            raise SuiteError(f"{owner} no option '{key}'{hint}", source=source, path=path)
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        message, _, inner = str(error).partition(" - at `$")
+        raise SuiteError(message, source=source, path=path + inner.rstrip("`")) from error
+
+
+def _resolve(
+    model: _Model,
+    way: _Way,
+    world_size: int,
+    settings: Settings,
+    suite: Suite,
+    machine: Machine,
+    path: str,
+) -> PlannedCase:
+    device = machine.device_type(settings.device)
+    per_device, total = _batch(model, world_size, settings, suite.source, path)
+    case = identify(
+        Case(
+            workload=model.name,
+            preset=model.preset,
+            workload_options=model.options,
+            strategy=way.name,
+            options=way.options,
+            label=way.label,
+            device=device,
+            backend=_backend(way.strategy, settings.backend, device, machine),
+            world_size=world_size,
+            precision=settings.precision,
+            compile=settings.compile,
+            optimizer=(
+                model.workload.optimizer if settings.optimizer == "auto" else settings.optimizer
+            ),
+            per_device_batch=per_device,
+            global_batch=total,
+            scaling=settings.scaling,
+            accumulation_steps=settings.accumulation_steps,
+            cores_per_device=suite.cores_per_device if device == "cpu" else None,
+            data=settings.data,
+            seed=settings.seed,
+        )
+    )
+    available = machine.device_count(device, cores_per_device=suite.cores_per_device)
+    return PlannedCase(
+        case=case,
+        effort=_effort(settings),
+        skip_reason=_skip_reason(case, model, way.strategy, available, machine),
+        oversubscribed=device == "cpu" and world_size > available,
+    )
+
+
+def _effort(settings: Settings) -> Effort:
+    return _cached_effort(*(getattr(settings, name) for name in EFFORT_FIELDS))
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_effort(*values: Any) -> Effort:
+    return Effort(**dict(zip(EFFORT_FIELDS, values, strict=True)))
+
+
+def _batch(
+    model: _Model, world_size: int, settings: Settings, source: str, path: str
+) -> tuple[int, int]:
+    """(per device, global) batch under the scaling rule asked for."""
+    steps = world_size * settings.accumulation_steps
+    if settings.scaling == "weak":
+        if settings.global_batch is not None:
+            raise SuiteError(
+                "weak scaling fixes per_device_batch; a global_batch needs scaling: strong",
+                source=source,
+                path=f"{path}.global_batch",
+            )
+        per_device = settings.per_device_batch or model.per_device_batch
+        return per_device, per_device * steps
+    if settings.global_batch is None or settings.per_device_batch is not None:
+        raise SuiteError(
+            "strong scaling needs a global_batch, and no per_device_batch",
+            source=source,
+            path=f"{path}.{'global_batch' if settings.global_batch is None else 'per_device_batch'}",
+        )
+    if settings.global_batch % steps:
+        raise SuiteError(
+            f"{settings.global_batch} does not divide by {world_size} devices x "
+            f"{settings.accumulation_steps} accumulation steps",
+            source=source,
+            path=f"{path}.global_batch",
+        )
+    return settings.global_batch // steps, settings.global_batch
+
+
+def _backend(strategy: Strategy, asked: str, device: str, machine: Machine) -> str | None:
+    if not strategy.communicates:
+        return None
+    if asked != "auto":
+        return asked
+    known = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"} | machine.default_backends
+    return known.get(device, "gloo")
+
+
+def _skip_reason(
+    case: Case, model: _Model, strategy: Strategy, available: int, machine: Machine
+) -> str | None:
+    """Why this machine, or anyone's, cannot run the case; the first reason found."""
+    if case.device != "cpu" and case.world_size > available:
+        return f"needs {case.world_size} {case.device} devices, found {available}"
+    if case.device == "cpu" and case.world_size > MAX_RANKS_PER_CORE_SET * max(available, 1):
+        return (
+            f"needs {case.world_size} sets of {case.cores_per_device} cores, found {available}; "
+            f"at most {MAX_RANKS_PER_CORE_SET} ranks share one"
+        )
+    if case.backend is not None and case.backend not in machine.backends:
+        return f"torch here has no backend {case.backend}; it has {', '.join(machine.backends)}"
+    if case.backend == "nccl" and case.device != "cuda":
+        return f"NCCL carries cuda tensors, not {case.device} ones"
+    if case.precision == "tf32" and case.device != "cuda":
+        return "tf32 exists on cuda devices only"
+    if case.precision == "fp16-amp":
+        return "fp16-amp needs a gradient scaler, which this version does not have"
+    if case.compile != "none":
+        return "torch.compile is not part of this version"
+    if model.facts.has_batch_norm and case.per_device_batch < 2:
+        return (
+            "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
+        )
+    return strategy.check(model.facts, case, machine)

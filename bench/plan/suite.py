@@ -1,0 +1,283 @@
+"""The suite file: YAML in, a ``Suite`` of blocks with typed values out.
+
+Every mistake is a ``SuiteError`` that names the file and the field's path, or the line where the
+YAML itself is broken. Plain data only: tags that construct objects are refused by the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from bench.errors import BenchError, SuiteError, did_you_mean
+from bench.plan.case import (
+    Compile,
+    Effort,
+    Natural,
+    Optimizer,
+    PositiveFloat,
+    PositiveInt,
+    Precision,
+    Scaling,
+    Window,
+)
+
+SHIPPED = resources.files("bench.plan") / "suites"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``defaults`` and a matrix block may set for their cases. A list is an axis."""
+
+    device: str = "auto"
+    backend: str = "auto"
+    precision: Precision = "fp32"
+    compile: Compile = "none"
+    optimizer: Optimizer | Literal["auto"] = "auto"
+    scaling: Scaling = "weak"
+    per_device_batch: PositiveInt | None = None
+    global_batch: PositiveInt | None = None
+    accumulation_steps: PositiveInt = 1
+    data: Literal["device"] = "device"
+    seed: Natural = 0
+    launches: PositiveInt = Effort().launches
+    warmup_steps: Natural | Literal["auto"] = "auto"
+    window: Window = Window()
+    timeout_s: PositiveFloat = Effort().timeout_s
+
+
+SETTINGS = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+BLOCK_KEYS = frozenset({"workloads", "strategies", "world_sizes", "filter"})
+SUITE_KEYS = frozenset({"name", "description", "defaults", "matrix", "cores_per_device"})
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """One block of the matrix: names with their settings, and an axis of values per field."""
+
+    path: str
+    """Where the block stands in the file, for messages."""
+    workloads: tuple[tuple[str, dict[str, list[Any]]], ...]
+    """(reference, axes of its options, ``preset`` among them)."""
+    strategies: tuple[tuple[str, dict[str, list[Any]]], ...]
+    world_sizes: tuple[int, ...]
+    axes: dict[str, list[Any]]
+    """Values of every ``Settings`` field that the file names."""
+    filter: str | None = None
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """A suite file, read and checked as far as it can be without knowing the workloads."""
+
+    source: str
+    name: str
+    description: str = ""
+    cores_per_device: int = 1
+    blocks: tuple[Block, ...]
+
+
+def shipped_suites() -> dict[str, str]:
+    """Name and text of every suite that comes with the package."""
+    return {
+        entry.name.removesuffix(".yaml"): entry.read_text(encoding="utf-8")
+        for entry in sorted(SHIPPED.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".yaml")
+    }
+
+
+def load_suite(reference: str) -> Suite:
+    """Read a suite by file name, or by the name of a shipped one.
+
+    Raises:
+        SuiteError: the file is no valid suite.
+        BenchError: there is no such file or suite.
+    """
+    path = Path(reference)
+    shipped = shipped_suites()
+    if reference in shipped:
+        return parse_suite(shipped[reference], source=f"{reference}.yaml")
+    if path.suffix not in {".yaml", ".yml"} and not path.exists():
+        raise BenchError(f"no suite or file '{reference}'{did_you_mean(reference, shipped)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchError(f"{reference}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SuiteError(f"is not UTF-8 text: {error.reason}", source=reference) from error
+    return parse_suite(text, source=reference)
+
+
+def parse_suite(text: str, *, source: str) -> Suite:
+    """Turn a suite's text into a checked value.
+
+    Raises:
+        SuiteError: names ``source`` and the field's path or line.
+    """
+    document = _load_yaml(text, source)
+    read = _Reader(source)
+    top = read.mapping(document, "", SUITE_KEYS)
+    defaults = read.axes(read.mapping(top.get("defaults", {}), "defaults", SETTINGS), "defaults")
+    blocks = read.items(top.get("matrix"), "matrix")
+    return Suite(
+        source=source,
+        name=read.value(top.get("name", Path(source).stem), str, "name"),
+        description=read.value(top.get("description", ""), str, "description"),
+        cores_per_device=read.value(
+            top.get("cores_per_device", 1), PositiveInt, "cores_per_device"
+        ),
+        blocks=tuple(
+            read.block(block, f"matrix[{index}]", defaults) for index, block in enumerate(blocks)
+        ),
+    )
+
+
+class _Reader:
+    """Typed access to plain data, with errors that say where."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def fail(self, message: str, path: str) -> SuiteError:
+        return SuiteError(message, source=self.source, path=path)
+
+    def mapping(
+        self, value: Any, path: str, known: frozenset[str] | Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """A mapping with string keys, all of them known (None: any)."""
+        if not isinstance(value, dict):
+            raise self.fail(f"must be a mapping of names to values, not {_kind(value)}", path)
+        for key in value:
+            if not isinstance(key, str):
+                raise self.fail(f"the key {key!r} is not text", path)
+            if known is not None and key not in known:
+                raise self.fail(f"unknown key '{key}'{did_you_mean(key, known)}", path)
+        return value
+
+    def items(self, value: Any, path: str) -> list[Any]:
+        """A list with something in it."""
+        if value is None:
+            raise self.fail("is missing", path)
+        if not isinstance(value, list):
+            raise self.fail(f"must be a list, not {_kind(value)}", path)
+        if not value:
+            raise self.fail("is empty: there is nothing to run", path)
+        return value
+
+    def value(self, value: Any, kind: Any, path: str) -> Any:
+        """A value of the type given."""
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            self.mapping(value, path, frozenset(kind.__struct_fields__))
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            message, _, inner = str(error).partition(" - at `$")
+            choice = _choices(kind)
+            if isinstance(value, str) and choice:
+                message = f"invalid value '{value}'{did_you_mean(value, choice)}"
+            raise self.fail(f"{message}, got {value!r}" if not choice else message,
+                            path + inner.rstrip("`")) from error
+
+    def axes(self, given: dict[str, Any], path: str) -> dict[str, list[Any]]:
+        """Every setting named, as a list of checked values."""
+        axes: dict[str, list[Any]] = {}
+        for name, value in given.items():
+            where = f"{path}.{name}"
+            if isinstance(value, list):
+                axes[name] = [
+                    self.value(item, SETTINGS[name], f"{where}[{index}]")
+                    for index, item in enumerate(self.items(value, where))
+                ]
+            else:
+                axes[name] = [self.value(value, SETTINGS[name], where)]
+        return axes
+
+    def block(self, value: Any, path: str, defaults: dict[str, list[Any]]) -> Block:
+        """One block of the matrix, its settings laid over the defaults."""
+        block = self.mapping(value, path, BLOCK_KEYS | SETTINGS.keys())
+        own = {name: setting for name, setting in block.items() if name in SETTINGS}
+        sizes = block.get("world_sizes", [1])
+        filter_ = block.get("filter")
+        return Block(
+            path=path,
+            workloads=self.named(block.get("workloads"), f"{path}.workloads"),
+            strategies=self.named(block.get("strategies"), f"{path}.strategies"),
+            world_sizes=tuple(
+                self.value(size, PositiveInt, f"{path}.world_sizes[{index}]")
+                for index, size in enumerate(self.items(sizes, f"{path}.world_sizes"))
+            ),
+            axes=defaults | self.axes(own, path),
+            filter=None if filter_ is None else self.value(filter_, str, f"{path}.filter"),
+        )
+
+    def named(self, value: Any, path: str) -> tuple[tuple[str, dict[str, list[Any]]], ...]:
+        """A list of names, or of one-entry mappings from a name to its options."""
+        found: list[tuple[str, dict[str, list[Any]]]] = []
+        for index, item in enumerate(self.items(value, path)):
+            where = f"{path}[{index}]"
+            if isinstance(item, str):
+                found.append((item, {}))
+                continue
+            mapping = self.mapping(item, where, None)
+            if len(mapping) != 1:
+                raise self.fail("must be a name, or one name with its options", where)
+            (name, options), = mapping.items()
+            if options is None:
+                options = {}
+            options = self.mapping(options, f"{where}.{name}", None)
+            found.append((name, {
+                key: self.items(setting, f"{where}.{name}.{key}")
+                if isinstance(setting, list) else [setting]
+                for key, setting in options.items()
+            }))
+        return tuple(found)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML's safe loader, which also refuses a key that appears twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be plain text", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _load_yaml(text: str, source: str) -> Any:
+    try:
+        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise SuiteError(f"is not valid YAML: {error.problem}", source=source, path=line) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        raise SuiteError(f"is not valid YAML: {reason}", source=source) from error
+    if document is None:
+        raise SuiteError("is empty", source=source)
+    return document
+
+
+def _choices(kind: Any) -> list[str]:
+    """The words that a Literal type allows."""
+    schema = msgspec.json.schema(kind)
+    choices = [schema, *schema.get("anyOf", ())]
+    return [word for choice in choices for word in choice.get("enum", ()) if isinstance(word, str)]
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}
+    return names.get(type(value), f"{value!r}")

@@ -1,0 +1,157 @@
+"""The record: one line of ``records.jsonl`` for each case, launch and pass.
+
+History of the schema
+    1  first version
+
+Rules: numbers are finite or null; a field that a pass does not measure is null; readers ignore
+fields they do not know, so that adding one keeps the schema number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from bench.plan.case import Case, Pass
+
+SCHEMA = 1
+
+Status = Literal["ok", "out_of_memory", "failed", "timeout", "skipped", "interrupted"]
+Verdict = Literal["exact", "within_precision", "lossy_by_design", "failed", "not_checked"]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Raw times in seconds. One entry, or one list, per process."""
+
+    launch_s: float | None
+    """From the decision to start until every rank has joined its group."""
+    setup_s: list[float]
+    """Building the model, its wrapper, the optimizer and the batches."""
+    first_step_s: list[float | None]
+    """The first step of all; null when there was no warm-up, since then it is in the window."""
+    warmup_step_s: list[list[float]]
+    """Steps between the first one and the window."""
+    step_s: list[list[float]]
+    """Every step of the window."""
+    block_steps: int
+    """Steps between two looks at the clock by all ranks together."""
+    window_s: list[float]
+    """Sum of the blocks' times, each from a common start to this process's last synchronise."""
+    stopped_by: Literal["target_interval", "max_s"]
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Work done by all devices together."""
+
+    samples_per_s: float
+    unit: str
+    units_per_sample: int
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Median seconds of each part of a step, on the slowest process."""
+
+    data_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Peaks in bytes, one entry per device; null where the figure does not exist."""
+
+    peak_allocated_bytes: list[int | None]
+    """Largest total of live tensors that the device's allocator saw."""
+    peak_reserved_bytes: list[int | None]
+    """Largest total that the allocator held from the driver."""
+    peak_driver_bytes: list[int | None]
+    """Device-wide use at block ends, less what was used before our processes."""
+    peak_process_bytes: list[int | None]
+    """Resident memory of the process that drives the device, Python and libraries included."""
+    by_category: dict[str, list[int]] | None = None
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What communication costs in one step; the three figures of time are never mixed."""
+
+    sync_cost_s: float | None = None
+    """Step with synchronisation minus step without, slowest process: median of the pairs."""
+    sync_pairs_s: list[tuple[float, float]] | None = None
+    """Seconds of a step with and without synchronisation, measured in turns."""
+    bucket_bytes: list[int] | None = None
+    """DDP's gradient buckets as torch laid them out, in order."""
+    collectives: list[dict[str, Any]] | None = None
+    busy_s: float | None = None
+    exposed_s: float | None = None
+    wait_s: float | None = None
+    hidden_fraction: float | None = None
+    standalone_s: float | None = None
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the strategy trained the same model as one device would."""
+
+    verdict: Verdict
+    reason: str | None = None
+    """Why it failed, or was not checked."""
+    error: float | None = None
+    """fp64: largest relative difference of the losses of all steps and the first gradient."""
+    tolerance: float | None = None
+    gradient_error: float | None = None
+    """The case's own precision: first gradient of the worst tensor, relative to its reference."""
+    gradient_tolerance: float | None = None
+    """What mere reordering of the reference does to that tensor, times a safety factor."""
+    max_rank_divergence: float | None = None
+    """Largest difference of any parameter between any two ranks after the last step."""
+    reference: Literal["micro_batches", "whole_batch", "none"] = "none"
+    steps: int | None = None
+    per_device_batch: int | None = None
+    """Samples of one micro-step in this pass: the case's, cut down to bound its cost."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch of one pass of one case, or the reason why there was none."""
+
+    schema: int = SCHEMA
+    run_id: str
+    launch: int
+    pass_: Pass = msgspec.field(name="pass")
+    case: Case
+    status: Status
+    reason: str | None = None
+    log_tail: dict[str, list[str]] | None = None
+    """Last lines that each rank wrote, only where something went wrong."""
+    timing: Timing | None = None
+    throughput: Throughput | None = None
+    phases: Phases | None = None
+    memory: Memory | None = None
+    communication: Communication | None = None
+    parity: Parity | None = None
+    flags: list[str] = []
+    environment: str
+    """Fingerprint of the environment in ``run.json``."""
+
+    @property
+    def key(self) -> tuple[str, int, Pass]:
+        """What makes a record unique within a run."""
+        return (self.case.id, self.launch, self.pass_)
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """``run.json``: what all records of a run share."""
+
+    schema: int = SCHEMA
+    run_id: str
+    suite: dict[str, Any]
+    """The suite as resolved: name, description, planned cases' ids and efforts."""
+    environment: dict[str, Any]
+    environment_fingerprint: str
+    seed: int
+    """Seed of the order in which rounds visit the cases."""
+    versions: dict[str, str]
+    started_at: str
+    """UTC, ISO 8601."""
+    ended_at: str | None = None
+    ended_by: str | None = None
+    """``complete``, or what stopped the run."""

@@ -1,0 +1,166 @@
+"""A folder of results: append a record, read them back, and know what is already there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import msgspec
+
+from bench.errors import OutputError, RecordsError
+from bench.plan.case import Pass
+from bench.records.record import SCHEMA, Record, RunInfo
+
+RECORDS = "records.jsonl"
+RUN = "run.json"
+
+
+class Store:
+    """Writer of one results folder, which it locks against other writers.
+
+    Args:
+        folder: created with its parents where it does not exist.
+        resume: go on with the records that are there; else a folder with records is refused.
+
+    Raises:
+        OutputError: the folder cannot be written, is in use, or holds results already.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool = False) -> None:
+        self.folder = folder
+        self._records: IO[bytes] | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._records = (folder / RECORDS).open("ab")
+            fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not resume and self._records.tell() > 0:
+                raise OutputError(
+                    f"{folder}: holds results already; choose another --out, or --resume them"
+                )
+            _cut_partial_line(self._records, folder / RECORDS)
+        except BlockingIOError as error:
+            self.close()
+            raise OutputError(f"{folder}: another run is writing here") from error
+        except OSError as error:
+            self.close()
+            raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
+        except OutputError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the records file, and with it the lock."""
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+
+    def append(self, record: Record) -> None:
+        """Write one record; it is on the disk when this returns."""
+        assert self._records is not None, "the store is closed"
+        self._records.write(msgspec.json.encode(record) + b"\n")
+        self._records.flush()
+        os.fsync(self._records.fileno())
+
+    def write_run(self, info: RunInfo) -> None:
+        """Replace ``run.json`` in one step, so that no reader ever sees half of it."""
+        text = msgspec.json.format(msgspec.json.encode(info), indent=1)
+        write_atomically(self.folder / RUN, text)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that readers see the old content or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_records(folder: Path) -> list[Record]:
+    """All records of a folder, in the order in which they were written.
+
+    The last line may be cut short by a crash: it is ignored. Any other line that is no record is
+    left out with a warning that names it, and the rest is read.
+
+    Raises:
+        RecordsError: no such folder, or no records in it.
+    """
+    path = _existing(folder, RECORDS)
+    decoder = msgspec.json.Decoder(Record)
+    records: list[Record] = []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if number < len(lines):  # every complete line ends in a newline
+                warnings.warn(f"{path}:{number}: left out, no record: {error}", stacklevel=2)
+            continue
+        if record.schema > SCHEMA:
+            warnings.warn(
+                f"{path}:{number}: left out, schema {record.schema} is newer than {SCHEMA}",
+                stacklevel=2,
+            )
+            continue
+        records.append(record)
+    return records
+
+
+def read_run(folder: Path) -> RunInfo:
+    """The run's own description.
+
+    Raises:
+        RecordsError: no such folder or file, or it is no run description.
+    """
+    path = _existing(folder, RUN)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunInfo)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RecordsError(f"{path}: is no run description: {error}") from error
+
+
+def recorded(records: Iterable[Record]) -> set[tuple[str, int, Pass]]:
+    """Keys that a resumed run need not measure again: all but the interrupted ones."""
+    return {record.key for record in records if record.status != "interrupted"}
+
+
+def _existing(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        raise RecordsError(f"{folder}: no such folder")
+    path = folder / name
+    if not path.is_file():
+        raise RecordsError(f"{folder}: holds no {name}; is it a results folder of bench run?")
+    return path
+
+
+def _cut_partial_line(file: IO[bytes], path: Path) -> None:
+    """Remove what a crash left after the last newline, so that appending starts a clean line."""
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
+        file.truncate(end)

@@ -1,0 +1,249 @@
+"""Rows -> tables of text: the one place where seconds become ms and bytes become GiB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from tabulate import tabulate
+
+from bench.analyze.checks import FLAGS
+from bench.analyze.scaling import Comparison, Row
+from bench.analyze.stats import Estimate
+from bench.plan.case import Case
+
+GIB = 2**30
+DASH = "–"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A heading, and how a row's cell is written."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    is_figure: bool = True
+    """Struck out when the row failed its proof."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload's rows with what must be said beside them."""
+
+    title: str
+    rule: str
+    """Batch rule, precision, optimizer, device: what all rows share, in words."""
+    rows: list[Row]
+    columns: list[Column]
+
+
+class Footnotes:
+    """Numbers the notes of one table; equal notes share a number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def mark(self, text: str) -> str:
+        """The note's number, as it stands in a cell."""
+        if text not in self.texts:
+            self.texts.append(text)
+        return f"[{self.texts.index(text) + 1}]"
+
+
+def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
+    """One table for each workload, preset and batch rule, in the rows' order.
+
+    Args:
+        rows: of one or more runs.
+        compact: only the columns that fit an 80-column terminal.
+    """
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        case = row.case
+        key = (case.workload, case.preset, str(case.workload_options), case.scaling, case.device)
+        groups.setdefault(key, []).append(row)
+    return [_table(group, compact=compact) for group in groups.values()]
+
+
+def _table(rows: list[Row], *, compact: bool) -> Table:
+    case = rows[0].case
+    unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
+    columns = [
+        Column("strategy", lambda row: _variant(row.case, rows), is_figure=False),
+        Column("devices", lambda row: str(row.case.world_size), is_figure=False),
+        Column(f"{unit}s/s", _throughput),
+        Column("speedup", lambda row: _comparison(row.speedup)),
+        Column("efficiency", _efficiency),
+        Column("memory/device", _memory),
+        Column("parity", _parity, is_figure=False),
+    ]
+    if not compact:
+        columns[4:4] = [Column("vs itself on 1", lambda row: _comparison(row.own_speedup))]
+        columns[6:6] = [
+            Column("step ms, median / p95", _step),
+            Column("sync cost, ms", _sync_cost),
+        ]
+    return Table(
+        title=f"{case.workload}, preset {case.preset}",
+        rule=_rule(case, rows),
+        rows=rows,
+        columns=columns,
+    )
+
+
+def _rule(case: Case, rows: Iterable[Row]) -> str:
+    batch = (
+        f"weak scaling, {case.per_device_batch} samples per device and micro-step"
+        if case.scaling == "weak"
+        else f"strong scaling, {case.global_batch} samples per step over all devices"
+    )
+    shared = [batch]
+    cases = [row.case for row in rows]
+    for name in ("precision", "optimizer", "backend"):
+        values = dict.fromkeys(str(getattr(one, name)) for one in cases if getattr(one, name))
+        shared.append(" / ".join(values))
+    cores = case.cores_per_device
+    device = case.device if cores is None else f"{case.device}, {_plural(cores, 'core')} per device"
+    return "; ".join([*(part for part in shared if part), device])
+
+
+def _variant(case: Case, rows: Sequence[Row]) -> str:
+    """The strategy with whatever else varies between the rows of its table."""
+    parts = [case.label]
+    for name in ("precision", "compile", "optimizer", "backend", "accumulation_steps",
+                 "per_device_batch" if case.scaling == "weak" else "global_batch", "seed"):
+        values = {getattr(row.case, name) for row in rows} - {None}
+        if len(values) > 1 and getattr(case, name) is not None:
+            parts.append(f"{getattr(case, name)}" if name in {"precision", "backend", "optimizer"}
+                         else f"{name} {getattr(case, name)}")
+    return ", ".join(parts)
+
+
+def render(
+    table: Table, *, style: str, mark: Callable[[str], str], strike: Callable[[str], str],
+    escape: Callable[[str], str],
+) -> str:
+    """The table's text in one of tabulate's styles.
+
+    Args:
+        table: what to write.
+        style: ``github`` for markdown, ``simple`` for a terminal.
+        mark: numbers a footnote.
+        strike: marks a figure that failed its proof.
+        escape: makes text harmless in the style.
+    """
+    body = []
+    for row in table.rows:
+        notes = "".join(mark(note) for note in _notes(row))
+        cells = []
+        for column in table.columns:
+            text = escape(column.cell(row))
+            if row.is_proved_wrong and column.is_figure and text != DASH:
+                text = strike(text)
+            cells.append(text)
+        cells[0] += f" {notes}" if notes else ""
+        body.append(cells)
+    headings = [column.heading for column in table.columns]
+    alignment = ["left", "right", *["right"] * (len(headings) - 3), "left"]
+    return tabulate(
+        body, headings, tablefmt=style, disable_numparse=True, colalign=alignment
+    )
+
+
+def _notes(row: Row) -> list[str]:
+    """Everything a reader must know of a row, in words."""
+    notes = []
+    if row.status != "ok":
+        notes.append(f"{row.status}: {row.reason}")
+    notes += [problem for problem in row.launch_problems if row.status == "ok"]
+    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
+    for comparison in (row.speedup, row.own_speedup):
+        if row.samples_per_s is not None and comparison.reason is not None:
+            notes.append(f"no speedup: {comparison.reason}")
+    if row.parity_note is not None:
+        verdict = "not proved" if row.parity is None else row.parity.verdict.replace("_", " ")
+        notes.append(f"parity {verdict}: {row.parity_note}")
+    return list(dict.fromkeys(notes))
+
+
+def _throughput(row: Row) -> str:
+    if row.samples_per_s is None:
+        return row.status.replace("_", " ")
+    return interval(row.samples_per_s, scale=row.units_per_sample)
+
+
+def _comparison(comparison: Comparison) -> str:
+    if comparison.ratio is None:
+        return DASH
+    return interval(comparison.ratio, digits=2)
+
+
+def _efficiency(row: Row) -> str:
+    efficiency = row.efficiency
+    return DASH if efficiency is None else f"{efficiency.value:.0%}"
+
+
+def _memory(row: Row) -> str:
+    known = [peak for peak in row.peak_bytes if peak is not None]
+    if not known:
+        return DASH
+    low, high = min(known) / GIB, max(known) / GIB
+    span = f"{high:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    return f"{span} GiB {row.peak_name}"
+
+
+def _step(row: Row) -> str:
+    if row.step_median_s is None or row.step_p95_s is None:
+        return DASH
+    return f"{significant(row.step_median_s * 1e3)} / {significant(row.step_p95_s * 1e3)}"
+
+
+def _sync_cost(row: Row) -> str:
+    if row.sync_cost is None:
+        return DASH
+    cost, low, high = row.sync_cost.value, row.sync_cost.low, row.sync_cost.high
+    span = "" if low is None or high is None else f" ({low * 1e3:.1f} to {high * 1e3:.1f})"
+    return f"{cost * 1e3:.1f}{span}"
+
+
+def _parity(row: Row) -> str:
+    if row.parity is None:
+        return DASH if row.parity_note is None else "not proved"
+    return row.parity.verdict.replace("_", " ")
+
+
+def interval(estimate: Estimate, *, scale: float = 1, digits: int | None = None) -> str:
+    """A figure with half its interval's width, both to the same place.
+
+    >>> interval(Estimate(value=7.0512, low=6.93, high=7.17, launches=3))
+    '7.05 ± 0.12'
+    """
+    value = estimate.value * scale
+    half = estimate.half_width
+    if half is None:
+        return f"{significant(value)} (1 launch)" if digits is None else f"{value:.{digits}f}"
+    places = decimals(value) if digits is None else digits
+    return f"{value:,.{places}f} ± {half * scale:,.{places}f}"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, without exponents.
+
+    >>> significant(1234.5), significant(0.01234)
+    ('1,234', '0.0123')
+    """
+    return f"{value:,.{decimals(value)}f}"
+
+
+def decimals(value: float) -> int:
+    """Decimal places that three significant digits need."""
+    if value == 0:
+        return 0
+    magnitude = len(f"{abs(value):.0f}") if abs(value) >= 1 else 1 - _leading_zeros(abs(value))
+    return max(0, 3 - magnitude)
+
+
+def _leading_zeros(value: float) -> int:
+    return int(f"{value:e}".partition("e-")[2] or 1)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,274 @@
+"""Start the processes of one launch through torch's elastic launcher, and collect what they say.
+
+A fork server that has imported torch once forks every rank, so that a fresh process costs a tenth
+of a second instead of the seconds of importing torch again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from bench.errors import Interruption
+from bench.measure.device import core_sets, visible_devices
+from bench.plan.case import Case, Effort, Machine
+from bench.run import server, worker
+from bench.run.outcome import Assignment, Failure, Job, RankOutcome
+
+START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+PRELOAD = ["bench.run.server", "bench.run.worker"]
+"""Imported once in the fork server. The registry in ``worker`` brings every shipped strategy."""
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+TAIL_LINES = 20
+TAIL_BYTES = 64 * 1024
+STACK_GRACE_S = 1.0
+"""For a stuck process to write the stacks of its threads before it is killed."""
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Escape sequences and control characters, which no log line may carry into a terminal."""
+
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def start_server() -> None:
+    """Start the fork server, which then imports torch while the caller goes on.
+
+    Must be called from the main thread: the server dies with the thread that started it.
+    """
+    # Ask NVML, not the driver, whether there is a GPU: the driver must not start in this process.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    if START_METHOD != "forkserver":
+        return
+    os.environ[server.PARENT] = str(os.getpid())
+    multiprocessing.set_forkserver_preload(PRELOAD)
+    multiprocessing.forkserver.ensure_running()
+
+
+class Launcher:
+    """Launches on one host, in a scratch folder that is removed at the end.
+
+    Args:
+        scratch: private folder for references, outcomes and logs.
+        machine: whose cores and devices ranks are given.
+    """
+
+    def __init__(self, scratch: Path, machine: Machine) -> None:
+        self.scratch = scratch
+        self.machine = machine
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def launch_case(
+        self,
+        case: Case,
+        effort: Effort,
+        job: Job,
+        *,
+        launch: int,
+        processes: int,
+        reference: Path | None = None,
+    ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
+        """Run one job of one case in fresh processes; returns one outcome for each.
+
+        Args:
+            case: what to run.
+            effort: how long.
+            job: which pass.
+            launch: which repeat.
+            processes: how many ranks this host starts.
+            reference: file of the parity reference.
+
+        Raises:
+            Interruption: a signal arrived; all processes of the launch are gone.
+        """
+        started_s = time.monotonic()
+        self._count += 1
+        folder = self.scratch / f"launch{self._count}"
+        folder.mkdir(parents=True)
+        assignment = Assignment(
+            job=job,
+            case=case,
+            effort=effort,
+            launch=launch,
+            folder=str(folder),
+            started_s=started_s,
+            cores=tuple(
+                core_sets(
+                    self.machine, cores_per_device=case.cores_per_device or 1, ranks=processes
+                )
+            ),
+            environment=self._environment(case),
+            reference=str(reference) if reference is not None else None,
+        )
+        file = folder / "assignment.json"
+        file.write_bytes(msgspec.json.encode(assignment))
+        failures = _run_elastic(file, folder / "logs", processes, effort.timeout_s)
+        outcomes = tuple(_outcome(folder, rank, failures) for rank in range(processes))
+        shutil.rmtree(folder, ignore_errors=True)
+        return assignment, outcomes
+
+    def _environment(self, case: Case) -> dict[str, str]:
+        environment = dict(visible_devices(case, self.machine))
+        loopback = LOOPBACK.get(sys.platform)
+        if loopback is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
+            # One host needs no name to resolve and no interface to be up but this.
+            environment["GLOO_SOCKET_IFNAME"] = loopback
+        return environment
+
+
+def _run_elastic(
+    assignment: Path, logs: Path, processes: int, timeout_s: float
+) -> Mapping[int, Failure]:
+    """Start the ranks and wait for their end; returns why ranks failed, as the launcher saw it."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=assignment.parent.name,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # port 0: the system picks a free one
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method=START_METHOD,
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+        shutdown_timeout=2,
+    )
+    with _quiet_launcher(), _restored_signals(), _Deadline(timeout_s) as deadline:
+        try:
+            elastic_launch(config, worker.main)(str(assignment))
+        except ChildFailedError as error:
+            if deadline.passed:
+                return dict.fromkeys(
+                    range(processes),
+                    Failure(status="timeout", reason=f"not finished after {timeout_s:g} s"),
+                )
+            return {rank: _process_failure(one) for rank, one in error.failures.items()}
+        except SignalException as error:
+            raise Interruption(error.sigval) from error
+    return {}
+
+
+@contextlib.contextmanager
+def _restored_signals() -> Iterator[None]:
+    """The elastic agent replaces signal handlers and never puts them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _quiet_launcher() -> Iterator[None]:
+    """The agent reports on failed ranks in its own words; the record does so in ours."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Deadline:
+    """Ends all worker processes when the time is up, after they wrote their stacks."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.passed = False
+        self._over = threading.Event()
+        self._limit_s = limit_s
+        self._thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if self._over.wait(self._limit_s):
+            return
+        self.passed = True
+        workers = multiprocessing.active_children()
+        for process in workers:
+            _send(process.pid, signal.SIGUSR1)
+        self._over.wait(STACK_GRACE_S)
+        for process in workers:
+            _send(process.pid, signal.SIGKILL)
+
+
+def _send(pid: int | None, number: signal.Signals) -> None:
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _process_failure(failure: ProcessFailure) -> Failure:
+    if failure.exitcode < 0:
+        name = signal.Signals(-failure.exitcode).name
+        return Failure(status="failed", reason=f"the process was ended by {name}")
+    return Failure(
+        status="failed", reason=f"the process ended with exit code {failure.exitcode}"
+    )
+
+
+def _outcome(folder: Path, rank: int, failures: Mapping[int, Failure]) -> RankOutcome:
+    """What a rank handed over, or what the launcher knows of its end.
+
+    A process that fails after handing over its result has not lost it.
+    """
+    try:
+        content = worker.outcome_file(folder, rank).read_bytes()
+        outcome = msgspec.json.decode(content, type=RankOutcome)
+    except OSError:
+        gone = Failure(status="failed", reason="ended by SIGTERM after another rank failed")
+        phase = worker.phase_file(folder, rank)
+        outcome = RankOutcome(
+            rank=rank,
+            phase=phase.read_text() if phase.exists() else "start",
+            failure=failures.get(rank, gone),
+        )
+    if outcome.failure is None:
+        return outcome
+    return msgspec.structs.replace(outcome, log_tail=_log_tail(folder / "logs", rank))
+
+
+def _log_tail(logs: Path, rank: int) -> list[str]:
+    """Last lines that a rank wrote, errors last."""
+    lines: list[str] = []
+    for name in ("stdout.log", "stderr.log"):
+        for path in logs.glob(f"*/attempt_0/{rank}/{name}"):
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+            lines += [CONTROL.sub("", line)[:500] for line in text.splitlines()]
+    return lines[-TAIL_LINES:]

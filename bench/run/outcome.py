@@ -1,0 +1,257 @@
+"""What one rank hands over, and how the outcomes of all ranks become a record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from bench.measure.memory import Peaks
+from bench.plan.case import Case, Effort, Pass
+from bench.records.record import (
+    Communication,
+    Memory,
+    Parity,
+    Phases,
+    Record,
+    Status,
+    Throughput,
+    Timing,
+)
+
+Job = Literal["timing", "parity", "memory", "communication", "reference"]
+"""A pass, or the reference that parity passes compare with."""
+
+SECONDARY = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|timed out waiting|SIGTERM",
+    re.IGNORECASE,
+)
+"""What a healthy rank says when another one has died: never the cause."""
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parent tells the processes of one launch, as a file."""
+
+    job: Job
+    case: Case
+    effort: Effort
+    launch: int
+    folder: str
+    """Private to the launch: outcomes and logs."""
+    started_s: float
+    """The parent's monotonic clock when it decided to start."""
+    cores: tuple[tuple[int, ...], ...]
+    """Per rank of this host."""
+    environment: dict[str, str]
+    """Variables that the process must have before it touches a device."""
+    reference: str | None = None
+    """File of the reference: to compare with, or to write."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rank has no result."""
+
+    status: Literal["failed", "out_of_memory", "timeout"]
+    reason: str
+    at_s: float | None = None
+    """Monotonic time; None for a process that could not say."""
+
+    @property
+    def is_secondary(self) -> bool:
+        """Whether this is only the echo of another rank's end."""
+        return SECONDARY.search(self.reason) is not None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a timing pass measures on one process, in seconds."""
+
+    first_step_s: float | None
+    warmup_step_s: list[float]
+    step_s: list[float]
+    phase_s: dict[str, float]
+    window_s: float
+    block_steps: int
+    stopped_by: Literal["target_interval", "max_s"]
+
+
+class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one process found out."""
+
+    rank: int
+    phase: str = "start"
+    """How far it came: start, set-up, warm-up, window ..., done."""
+    failure: Failure | None = None
+    joined_s: float | None = None
+    """Monotonic time at which every rank had joined."""
+    setup_s: float | None = None
+    measured: Measured | None = None
+    memory: list[Peaks] = []
+    """Per device that the process drives."""
+    parameter_digest: str | None = None
+    batch_digests: list[str] = []
+    """Of the first batches this rank trains on."""
+    sync_pairs_s: list[tuple[float, float]] | None = None
+    bucket_bytes: list[int] | None = None
+    parity: Parity | None = None
+    """From the first rank only."""
+    log_tail: list[str] = []
+
+
+def to_record(
+    assignment: Assignment,
+    outcomes: Sequence[RankOutcome],
+    *,
+    run_id: str,
+    environment: str,
+    units: tuple[str, int],
+    flags: Sequence[str] = (),
+) -> Record:
+    """Combine the ranks' outcomes into the record of their launch.
+
+    Args:
+        assignment: what they were told.
+        outcomes: one per process, in the order of ranks.
+        run_id: of the run.
+        environment: fingerprint.
+        units: name of the unit that throughput counts, and how many a sample has.
+        flags: what the plan already knows.
+    """
+    assert assignment.job != "reference", "a reference is no record"
+    culprit = find_culprit(outcomes)
+    record = Record(
+        run_id=run_id,
+        launch=assignment.launch,
+        pass_=assignment.job,
+        case=assignment.case,
+        status="ok",
+        flags=list(flags),
+        environment=environment,
+    )
+    if culprit is not None:
+        assert culprit.failure is not None
+        return msgspec.structs.replace(
+            record,
+            status=culprit.failure.status,
+            reason=_reason(culprit, len(outcomes)),
+            log_tail={str(o.rank): o.log_tail for o in outcomes if o.log_tail},
+        )
+    if assignment.job == "timing":
+        return _with_timing(record, assignment, outcomes, units)
+    if assignment.job == "communication":
+        return msgspec.structs.replace(record, communication=_communication(outcomes))
+    return msgspec.structs.replace(record, parity=outcomes[0].parity)
+
+
+def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
+    """The rank that failed first by its own fault; None when none failed.
+
+    An echo of another rank's end is taken only where there is nothing else.
+    """
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+
+    def order(outcome: RankOutcome) -> tuple[bool, float]:
+        assert outcome.failure is not None
+        at_s = outcome.failure.at_s
+        return outcome.failure.is_secondary, float("inf") if at_s is None else at_s
+
+    return min(failed, key=order, default=None)
+
+
+def skipped(
+    case: Case, reason: str, *, run_id: str, environment: str, status: Status = "skipped",
+    launch: int = 0, pass_: Pass = "timing",
+) -> Record:
+    """The record of a case that was not measured."""
+    return Record(
+        run_id=run_id,
+        launch=launch,
+        pass_=pass_,
+        case=case,
+        status=status,
+        reason=reason,
+        environment=environment,
+    )
+
+
+def _reason(culprit: RankOutcome, ranks: int) -> str:
+    assert culprit.failure is not None
+    where = f"rank {culprit.rank} of {ranks}, " if ranks > 1 else ""
+    return f"{where}in {culprit.phase}: {culprit.failure.reason}"
+
+
+def _with_timing(
+    record: Record,
+    assignment: Assignment,
+    outcomes: Sequence[RankOutcome],
+    units: tuple[str, int],
+) -> Record:
+    measured = [outcome.measured for outcome in outcomes]
+    assert all(one is not None for one in measured), "a rank without failure has measured"
+    found = [one for one in measured if one is not None]
+    slowest = max(found, key=lambda one: one.window_s)
+    joined = [outcome.joined_s for outcome in outcomes if outcome.joined_s is not None]
+    peaks = [peak for outcome in outcomes for peak in outcome.memory]
+    unit, units_per_sample = units
+    samples = assignment.case.global_batch * len(slowest.step_s)
+    return msgspec.structs.replace(
+        record,
+        timing=Timing(
+            launch_s=max(joined) - assignment.started_s if joined else None,
+            setup_s=[outcome.setup_s or 0.0 for outcome in outcomes],
+            first_step_s=[one.first_step_s for one in found],
+            warmup_step_s=[one.warmup_step_s for one in found],
+            step_s=[one.step_s for one in found],
+            block_steps=slowest.block_steps,
+            window_s=[one.window_s for one in found],
+            stopped_by=slowest.stopped_by,
+        ),
+        throughput=Throughput(
+            samples_per_s=samples_per_s(samples, [one.window_s for one in found]),
+            unit=unit,
+            units_per_sample=units_per_sample,
+        ),
+        phases=Phases(**{f"{name}_s": slowest.phase_s[name] for name in slowest.phase_s}),
+        memory=Memory(
+            peak_allocated_bytes=[peak.allocated for peak in peaks],
+            peak_reserved_bytes=[peak.reserved for peak in peaks],
+            peak_driver_bytes=[peak.driver for peak in peaks],
+            peak_process_bytes=[peak.process for peak in peaks],
+        ),
+        flags=[*record.flags, *_seen_flags(assignment, outcomes)],
+    )
+
+
+def samples_per_s(samples: int, window_s: Sequence[float]) -> float:
+    """Samples of all devices together over the time of the slowest process.
+
+    >>> samples_per_s(100 * 2, [9.0, 10.0])  # 100 steps of 2 samples; the slowest took 10 s
+    20.0
+    """
+    return samples / max(window_s)
+
+
+def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list[str]:
+    """What is wrong with a measurement that otherwise succeeded."""
+    flags: list[str] = []
+    if assignment.effort.warmup_steps == 0:
+        flags.append("no_warmup")
+    if len({outcome.parameter_digest for outcome in outcomes}) > 1:
+        flags.append("ranks_differ")
+    batches = [digest for outcome in outcomes for digest in outcome.batch_digests]
+    if len(set(batches)) < len(batches):
+        flags.append("duplicate_data")
+    return flags
+
+
+def _communication(outcomes: Sequence[RankOutcome]) -> Communication:
+    pairs = outcomes[0].sync_pairs_s
+    cost = None
+    if pairs:
+        differences = sorted(with_sync - without for with_sync, without in pairs)
+        middle = len(differences) // 2
+        cost = (differences[middle] + differences[~middle]) / 2
+    return Communication(
+        sync_cost_s=cost, sync_pairs_s=pairs, bucket_bytes=outcomes[0].bucket_bytes
+    )

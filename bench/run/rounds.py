@@ -1,0 +1,286 @@
+"""Visit all cases of a plan: proofs first, then rounds of timing, then communication.
+
+Every round is one independent launch of each case, in an order shuffled anew, so that a drift of
+the machine meets all cases alike. Every planned case ends as a record.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from bench.errors import Interruption
+from bench.measure.parity import MAX_BATCH
+from bench.plan.case import Case, Pass, PlannedCase
+from bench.plan.registry import find_strategy, find_workload
+from bench.records.record import Parity, Record
+from bench.records.store import Store
+from bench.run.launch import Launcher
+from bench.run.outcome import find_culprit, skipped, to_record
+
+LAUNCH_GUESS_S = 6.0
+"""Start, set-up and warm-up of a launch, before any has been seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One launch to come."""
+
+    planned: PlannedCase
+    pass_: Pass
+    launch: int
+
+    @property
+    def key(self) -> tuple[str, int, Pass]:
+        """The key that its record will have."""
+        return (self.planned.case.id, self.launch, self.pass_)
+
+
+class Progress(Protocol):
+    """What is told while a run goes on."""
+
+    def started(self, steps: int, left_s: float) -> None:
+        """Called once, with the number of launches and an estimate of the time."""
+
+    def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
+        """Called after each launch."""
+
+
+@dataclass(kw_only=True)
+class Estimate:
+    """How long the rest will take, from what launches of the same kind took."""
+
+    seen: dict[tuple[str, Pass], list[float]] = field(default_factory=dict)
+
+    def add(self, step: Step, seconds: float) -> None:
+        """Learn from a launch."""
+        self.seen.setdefault((step.planned.case.id, step.pass_), []).append(seconds)
+
+    def left_s(self, steps: Iterable[Step]) -> float:
+        """Seconds that some launches will take one after the other."""
+        return sum(self._one(step) for step in steps)
+
+    def _one(self, step: Step) -> float:
+        own = self.seen.get((step.planned.case.id, step.pass_))
+        if own:
+            return statistics.fmean(own)
+        alike = [
+            seconds
+            for (_, pass_), times in self.seen.items()
+            if pass_ == step.pass_
+            for seconds in times
+        ]
+        if alike:
+            return statistics.fmean(alike)
+        return LAUNCH_GUESS_S + step.planned.effort.window.max_s
+
+
+def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
+    """The launches of a plan in order; the same for the same seed."""
+    shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
+    runnable = [planned for planned in plan if planned.skip_reason is None]
+    steps: list[Step] = []
+
+    def visit(pass_: Pass, launch: int, chosen: Iterable[PlannedCase]) -> None:
+        turn = [Step(planned=planned, pass_=pass_, launch=launch) for planned in chosen]
+        shuffle(turn)
+        steps.extend(turn)
+
+    visit("parity", 0, runnable)
+    for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
+        visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
+    visit("communication", 0, (one for one in runnable if _has_communication(one.case)))
+    return steps
+
+
+def _has_communication(case: Case) -> bool:
+    return case.world_size > 1 and find_strategy(case.strategy).can_skip_sync
+
+
+class Runner:
+    """Carries a plan out.
+
+    Args:
+        launcher: starts the processes.
+        store: takes the records.
+        run_id: of the run.
+        environment: fingerprint.
+        progress: is told.
+    """
+
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        store: Store,
+        run_id: str,
+        environment: str,
+        progress: Progress,
+    ) -> None:
+        self._launcher = launcher
+        self._store = store
+        self._run_id = run_id
+        self._environment = environment
+        self._progress = progress
+        self._references: dict[str, Path | str] = {}
+
+    def run(
+        self,
+        plan: Sequence[PlannedCase],
+        seed: int,
+        *,
+        done: frozenset[tuple[str, int, Pass]] = frozenset(),
+    ) -> list[Record]:
+        """Measure what is not done yet; returns the new records.
+
+        Args:
+            plan: what to run.
+            seed: of the order.
+            done: keys of records that are there already.
+
+        Raises:
+            Interruption: a signal arrived; the running case is recorded as interrupted.
+        """
+        records = [
+            self._keep(
+                skipped(
+                    planned.case,
+                    planned.skip_reason,
+                    run_id=self._run_id,
+                    environment=self._environment,
+                )
+            )
+            for planned in plan
+            if planned.skip_reason is not None and (planned.case.id, 0, "timing") not in done
+        ]
+        steps = [step for step in schedule(plan, seed) if step.key not in done]
+        estimate = Estimate()
+        self._progress.started(len(steps), estimate.left_s(steps))
+        for index, step in enumerate(steps, start=1):
+            begin = time.monotonic()
+            record = self._keep(self._run_step(step))
+            records.append(record)
+            estimate.add(step, time.monotonic() - begin)
+            left_s = estimate.left_s(steps[index:])
+            self._progress.finished(record, done=index, steps=len(steps), left_s=left_s)
+        return records
+
+    def _keep(self, record: Record) -> Record:
+        self._store.append(record)
+        return record
+
+    def _run_step(self, step: Step) -> Record:
+        try:
+            if step.pass_ == "parity":
+                return self._prove(step)
+            return self._launch(step)
+        except Interruption as interruption:
+            self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
+            raise
+
+    def _unmeasured(
+        self, step: Step, status: Literal["interrupted", "failed"], reason: str
+    ) -> Record:
+        return skipped(
+            step.planned.case,
+            reason,
+            run_id=self._run_id,
+            environment=self._environment,
+            status=status,
+            launch=step.launch,
+            pass_=step.pass_,
+        )
+
+    def _launch(self, step: Step, reference: Path | None = None) -> Record:
+        planned = step.planned
+        assignment, outcomes = self._launcher.launch_case(
+            planned.case,
+            planned.effort,
+            step.pass_,
+            launch=step.launch,
+            processes=process_count(planned.case),
+            reference=reference,
+        )
+        return to_record(
+            assignment,
+            outcomes,
+            run_id=self._run_id,
+            environment=self._environment,
+            units=_units(planned.case),
+            flags=["oversubscribed"] if planned.oversubscribed else [],
+        )
+
+    def _prove(self, step: Step) -> Record:
+        """Compare with the reference, which is trained when it is first needed."""
+        case = step.planned.case
+        kind = find_strategy(case.strategy).reference
+        if kind == "none":
+            return self._not_proved(step, "this strategy trains another model by design")
+        key = reference_key(case, kind)
+        if key not in self._references:
+            self._references[key] = self._make_reference(step, key)
+        reference = self._references[key]
+        if isinstance(reference, str):
+            return self._not_proved(step, f"the reference on one device has no result: {reference}")
+        return self._launch(step, reference)
+
+    def _make_reference(self, step: Step, key: str) -> Path | str:
+        """Path of the new reference, or why there is none."""
+        path = self._launcher.scratch / f"reference-{len(self._references)}.pt"
+        _, outcomes = self._launcher.launch_case(
+            step.planned.case,
+            step.planned.effort,
+            "reference",
+            launch=0,
+            processes=1,
+            reference=path,
+        )
+        culprit = find_culprit(outcomes)
+        if culprit is None:
+            return path
+        assert culprit.failure is not None, key
+        return culprit.failure.reason
+
+    def _not_proved(self, step: Step, reason: str) -> Record:
+        return msgspec.structs.replace(
+            self._unmeasured(step, "failed", reason),
+            status="ok",
+            reason=None,
+            parity=Parity(verdict="not_checked", reason=reason),
+        )
+
+
+def process_count(case: Case) -> int:
+    """Processes that a case needs on one host."""
+    return 1 if find_strategy(case.strategy).processes == "one" else case.world_size
+
+
+def reference_key(case: Case, kind: str) -> str:
+    """Equal for cases that train on the same samples from the same parameters."""
+    parts: tuple[Any, ...] = (
+        kind,
+        case.workload,
+        case.workload_options,
+        case.device,
+        case.cores_per_device,
+        case.precision,
+        case.optimizer,
+        min(case.per_device_batch, MAX_BATCH),
+        case.world_size,
+        case.accumulation_steps,
+        case.seed,
+    )
+    return msgspec.json.encode(parts, order="deterministic").decode()
+
+
+def _units(case: Case) -> tuple[str, int]:
+    workload = find_workload(case.workload)
+    facts = workload.facts(msgspec.convert(case.workload_options, workload.options))
+    return facts.unit, facts.units_per_sample

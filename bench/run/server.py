@@ -1,0 +1,49 @@
+"""Preloaded by the fork server: ties the life of every process to the process that started it.
+
+Linux sends a process the signal it asked for when its parent dies. The fork server asks for it
+here, as this module is imported there; each worker asks again with ``follow_parent``, since the
+wish does not survive a fork. So a launcher that is killed takes all its processes with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PARENT = "BENCH_FORK_SERVER_PARENT"
+"""Names the process that started the server: only its own child obeys."""
+SERVER = "BENCH_FORK_SERVER"
+"""Set in the server, and so in its workers: the server's process id."""
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+
+def follow_parent(parent: int) -> None:
+    """Die when the parent does, and at once if it has died already. Linux only.
+
+    Args:
+        parent: its process id, known from before the call.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_server() -> bool:
+    return os.environ.get(PARENT) == str(os.getppid())
+
+
+def follow_server() -> None:
+    """In a worker: die with the fork server. Nothing to do for a worker started otherwise."""
+    server = os.environ.get(SERVER)
+    if server is not None:
+        follow_parent(int(server))
+
+
+if _is_server():
+    follow_parent(int(os.environ[PARENT]))
+    os.environ[SERVER] = str(os.getpid())

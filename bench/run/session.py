@@ -1,0 +1,210 @@
+"""A whole run: from the name of a suite to a folder of records."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from bench.errors import Interruption, OutputError
+from bench.measure.environment import collect, fingerprint, versions
+from bench.measure.machine import probe_in_child
+from bench.plan.case import PlannedCase
+from bench.plan.matrix import expand
+from bench.plan.suite import Suite, load_suite
+from bench.records.record import Record, RunInfo
+from bench.records.store import RECORDS, RUN, Store, read_records, read_run, recorded
+from bench.run.launch import Launcher, start_server
+from bench.run.progress import Lines
+from bench.run.rounds import Runner
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run that came to its end."""
+
+    folder: Path
+    has_failures: bool
+    """Whether any case failed, timed out, ran out of memory, or failed its proof."""
+
+
+def plan_suite(
+    reference: str, *, only: str | None, launches: int | None
+) -> tuple[Suite, tuple[PlannedCase, ...]]:
+    """Read a suite and expand it for this machine.
+
+    Args:
+        reference: file or name.
+        only: filter expression.
+        launches: in place of every case's own number.
+
+    Raises:
+        BenchError: the suite or the filter is wrong.
+    """
+    suite = load_suite(reference)
+    planned = expand(suite, probe_in_child(), only=only)
+    if launches is not None:
+        planned = tuple(
+            msgspec.structs.replace(
+                one, effort=msgspec.structs.replace(one.effort, launches=launches)
+            )
+            for one in planned
+        )
+    return suite, planned
+
+
+def run_suite(
+    reference: str,
+    *,
+    out: Path | None,
+    only: str | None,
+    resume: bool,
+    launches: int | None,
+) -> Finished:
+    """Measure a suite.
+
+    Args:
+        reference: file or name of a shipped suite.
+        out: folder for the results; None for a new one under ``runs``.
+        only: filter expression.
+        resume: go on with the run in ``out``.
+        launches: in place of every case's own number.
+
+    Raises:
+        BenchError: something the user can put right; nothing was started.
+        Interruption: a signal arrived; what was measured is on disk.
+    """
+    start_server()
+    suite, planned = plan_suite(reference, only=only, launches=launches)
+    folder = out or _new_folder(suite.name)
+    with Store(folder, resume=resume) as store, _scratch() as scratch, _signals_raise():
+        info = _previous(folder, planned) if resume else None
+        before = read_records(folder) if info is not None else []
+        info = info or _describe(suite, planned)
+        store.write_run(info)
+        with Launcher(scratch, probe_in_child()) as launcher:
+            runner = Runner(
+                launcher=launcher,
+                store=store,
+                run_id=info.run_id,
+                environment=fingerprint(collect(probe_in_child())),
+                progress=Lines(sys.stderr),
+            )
+            try:
+                records = runner.run(planned, info.seed, done=frozenset(recorded(before)))
+            except Interruption as interruption:
+                _end(store, info, str(interruption))
+                raise
+        _end(store, info, "complete")
+    return Finished(folder=folder, has_failures=any(map(_is_failure, [*before, *records])))
+
+
+def _is_failure(record: Record) -> bool:
+    if record.status in {"failed", "timeout", "out_of_memory"}:
+        return True
+    proved_wrong = record.parity is not None and record.parity.verdict == "failed"
+    return proved_wrong or not {"ranks_differ", "duplicate_data"}.isdisjoint(record.flags)
+
+
+def _describe(suite: Suite, planned: Sequence[PlannedCase]) -> RunInfo:
+    environment = collect(probe_in_child())
+    return RunInfo(
+        run_id=secrets.token_hex(6),
+        suite={
+            "name": suite.name,
+            "description": suite.description,
+            "source": Path(suite.source).name,
+            "planned": _plain(planned),
+        },
+        environment=environment,
+        environment_fingerprint=fingerprint(environment),
+        seed=secrets.randbelow(2**31),
+        versions=versions(),
+        started_at=_now(),
+    )
+
+
+def _previous(folder: Path, planned: Sequence[PlannedCase]) -> RunInfo:
+    """The run to go on with; only the same plan may."""
+    info = read_run(folder)
+    before = {one["case"]["id"]: one for one in info.suite.get("planned", [])}
+    now = {one["case"]["id"]: one for one in _plain(planned)}
+    changed = sorted(id_ for id_ in before.keys() | now.keys() if before.get(id_) != now.get(id_))
+    if changed:
+        raise OutputError(
+            f"{folder}: the suite is not the one that was started; it differs in "
+            f"{len(changed)} cases, such as {changed[0]}"
+        )
+    return info
+
+
+def _plain(planned: Sequence[PlannedCase]) -> list[dict[str, Any]]:
+    return [msgspec.to_builtins(one) for one in planned]
+
+
+def _end(store: Store, info: RunInfo, by: str) -> None:
+    info.ended_at, info.ended_by = _now(), by
+    store.write_run(info)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _new_folder(name: str) -> Path:
+    """A folder that no other run has, also when two start in the same second."""
+    stamp = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
+    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+        folder = RUNS / f"{safe}-{stamp}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OutputError(f"{folder}: cannot be made: {error.strerror}") from error
+        return folder
+    raise OutputError(f"{RUNS}: a hundred runs started in one second")
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A private folder for what passes between processes."""
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn the signals that end a program into ``Interruption``, so that everything is tidied."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise Interruption(number)
+
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+assert {RECORDS, RUN} <= {"records.jsonl", "run.json"}, "the names are part of the contract"

@@ -1,0 +1,1 @@
+"""Ways of training in parallel, each in one file that ends with ``STRATEGIES = (...)``."""

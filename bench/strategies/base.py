@@ -1,0 +1,185 @@
+"""The contract of a strategy, and the session that most of them share.
+
+A strategy turns a ``Problem`` into a ``Session``, which the one training loop drives. It asks the
+workload for facts, never for its name. A strategy file ends with ``STRATEGIES = (...)``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bench.plan.case import Case, Machine, Precision
+from workloads.base import Batch, Facts, Problem
+
+Mark = Callable[[str], None]
+"""Called with the name of the part of a step that just ended: data, forward, backward, optimizer."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every strategy's settings; defaults are torch's own."""
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their default: only these are passed to torch."""
+        return {
+            setting.name: getattr(self, setting.name)
+            for setting in msgspec.structs.fields(self)
+            if getattr(self, setting.name) != setting.default
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """Where a session runs: one process of a launched case, its group already joined."""
+
+    device: torch.device
+    rank: int
+    world_size: int
+    """Number of devices."""
+    precision: Precision
+    accumulation_steps: int
+    options: Any
+    """The strategy's own ``Options``."""
+
+
+class Session(Protocol):
+    """What the loop drives. None of these may synchronise host and device by itself."""
+
+    def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
+        """Forward, loss and backward of one micro-batch.
+
+        Args:
+            batch: this process's samples.
+            sync: end with gradients that are averaged over all ranks and micro-steps. False for
+                all but the last micro-step of an optimizer step.
+            mark: called after ``forward`` (loss included) and after ``backward``.
+
+        Returns:
+            The loss of this micro-batch, detached, on the device.
+        """
+
+    def optimizer_step(self) -> None:
+        """Update the parameters and clear the gradients."""
+
+    def skipped_steps(self) -> int:
+        """Optimizer steps that a gradient scaler skipped so far. May synchronise."""
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole value of every parameter, as one device would hold it. Collective."""
+
+    def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole synchronised gradient of every parameter that has one. Collective.
+
+        Valid between the last micro-step and the optimizer step. A tied weight appears once.
+        """
+
+    def bucket_bytes(self) -> list[int] | None:
+        """Sizes of the gradient buckets in use, None for a strategy that has none."""
+
+    def close(self) -> None:
+        """Drop what refers to the process group, so that it can be destroyed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way of going parallel that a suite can name. A variant is another value."""
+
+    name: str
+    summary: str
+    processes: Literal["one", "per_device"]
+    """One process that drives all devices, or one for each."""
+    max_world_size: int | None = None
+    """Most devices it can use; None for no limit."""
+    communicates: bool
+    """Whether training steps contain collectives."""
+    can_skip_sync: bool = False
+    """Whether ``micro_step(sync=False)`` leaves the synchronisation out."""
+    reference: Literal["micro_batches", "whole_batch", "none"]
+    """What one device must do to train the same model: see ``bench.measure.parity``."""
+    options: type[Options] = Options
+    check: Callable[[Facts, Case, Machine], str | None]
+    """(facts, case, machine) -> why this cannot run, or None."""
+    prepare: Callable[[Problem, Context], Session]
+
+
+AUTOCAST: Mapping[Precision, torch.dtype] = {
+    "bf16-amp": torch.bfloat16,
+    "fp16-amp": torch.float16,
+}
+
+
+def autocast(context: Context) -> AbstractContextManager[object]:
+    """The autocast region that the case's precision asks for; nothing for plain precisions."""
+    dtype = AUTOCAST.get(context.precision)
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(context.device.type, dtype=dtype)
+
+
+@dataclass(kw_only=True)
+class ModuleSession:
+    """Session of a wrapped module whose gradients stand in ``parameter.grad``."""
+
+    problem: Problem
+    context: Context
+    module: nn.Module
+    """What forward is called on: the model, or the wrapper around it."""
+    optimizer: Optimizer
+    unsynchronised: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+    """Region in which backward leaves gradients local."""
+    read_buckets: Callable[[], list[int] | None] = field(default=lambda: None)
+
+    def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
+        """See ``Session``."""
+        with contextlib.nullcontext() if sync else self.unsynchronised():
+            with autocast(self.context):
+                loss = self.problem.loss(self.module(*batch.inputs), batch)
+            mark("forward")
+            steps = self.context.accumulation_steps
+            scaled = loss / steps if steps > 1 else loss
+            scaled.backward()  # type: ignore[no-untyped-call]
+            mark("backward")
+        return loss.detach()
+
+    def optimizer_step(self) -> None:
+        """See ``Session``."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def skipped_steps(self) -> int:
+        """See ``Session``: there is no scaler."""
+        return 0
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        for name, parameter in self.problem.model.named_parameters():
+            yield name, parameter.detach()
+
+    def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        for name, parameter in self.problem.model.named_parameters():
+            if parameter.grad is not None:
+                yield name, parameter.grad
+
+    def bucket_bytes(self) -> list[int] | None:
+        """See ``Session``."""
+        return self.read_buckets()
+
+    def close(self) -> None:
+        """See ``Session``: the wrapper holds the group."""
+        self.module = self.problem.model
+        self.read_buckets = lambda: None
+        self.unsynchronised = contextlib.nullcontext
+
+
+def always(facts: Facts, case: Case, machine: Machine) -> str | None:
+    """The check of a strategy that runs everywhere."""
+    del facts, case, machine

@@ -1,0 +1,78 @@
+"""``DistributedDataParallel``: a replica for each device, gradients averaged bucket by bucket.
+
+Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.plan.case import Case, Machine
+from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
+from workloads.base import Facts, Problem
+
+NEVER = 10**9
+"""Sampling rate of DDP's own timers that puts their host synchronisation out of the window."""
+
+
+class DDPOptions(Options, frozen=True, kw_only=True):
+    """Settings of ``ddp``. A default is not passed to torch at all."""
+
+    bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Size in MiB at which a gradient bucket closes. Null leaves torch its own rule, which is not
+    the same as 25: without a cap the first bucket is kept at 1 MiB, to start early."""
+    static_graph: bool = False
+    """Promise that every step uses the same parameters in the same order."""
+    gradient_as_bucket_view: bool = False
+    """Let gradients be views into the buckets: saves one copy of the gradients."""
+
+
+def check(facts: Facts, case: Case, machine: Machine) -> str | None:
+    """Whether the backend can carry what the workload needs."""
+    del machine
+    if facts.has_sparse_gradients and case.backend == "nccl":
+        return "NCCL cannot all-reduce sparse gradients; use dense ones, or backend gloo"
+    return None
+
+
+def prepare(problem: Problem, context: Context) -> Session:
+    """Wrap, then build the optimizer over the same parameters."""
+    options: DDPOptions = context.options
+    device_ids = None if context.device.type == "cpu" else [context.device.index]
+    module = DistributedDataParallel(problem.model, device_ids=device_ids, **options.changed())
+    set_rate = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
+    if set_rate is not None:
+        set_rate(NEVER)
+    return ModuleSession(
+        problem=problem,
+        context=context,
+        module=module,
+        optimizer=problem.make_optimizer(problem.model.parameters()),
+        unsynchronised=module.no_sync,
+        read_buckets=lambda: _bucket_bytes(module),
+    )
+
+
+def _bucket_bytes(module: DistributedDataParallel) -> list[int] | None:
+    """The layout after DDP rebuilt its buckets, as it reports it; None before that."""
+    read = getattr(module, "_get_ddp_logging_data", None)
+    text = str(read().get("rebuilt_bucket_sizes", "")) if read is not None else ""
+    return [int(size) for size in text.split(",") if size.strip()] or None
+
+
+STRATEGIES = (
+    Strategy(
+        name="ddp",
+        summary="DistributedDataParallel: one replica a device, gradients all-reduced in buckets",
+        processes="per_device",
+        communicates=True,
+        can_skip_sync=True,
+        reference="micro_batches",
+        options=DDPOptions,
+        check=check,
+        prepare=prepare,
+    ),
+)

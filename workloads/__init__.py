@@ -1,0 +1,1 @@
+"""Models to train, each in one file that ends with ``WORKLOADS = (...)``."""

@@ -1,0 +1,163 @@
+"""The contract of a workload: what a strategy may ask of a model, and what it is given.
+
+A workload file defines frozen options, presets, facts and a ``build`` function, and ends with
+``WORKLOADS = (Workload(...),)``. It imports torch and nothing of ``bench``.
+
+Letters in shapes: N samples, C channels, H height, W width, L sequence, B = N for sequences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every workload's settings: a frozen value whose fields are typed."""
+
+
+class Batch(NamedTuple):
+    """What one device sees in one micro-step; dimension 0 of every tensor counts samples."""
+
+    inputs: tuple[Tensor, ...]
+    """Arguments of the model's forward."""
+    targets: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What planning must know of a workload before anything is built."""
+
+    unit: str
+    """What ``units_per_sample`` counts: image, token, sample."""
+    units_per_sample: int = 1
+    has_batch_norm: bool = False
+    has_sparse_gradients: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What a workload is built for."""
+
+    device: torch.device
+    dtype: torch.dtype
+    """Type of parameters and floating-point inputs."""
+    seed: int
+    """Seed of the initial parameters, the same on all ranks; data add their shard to it."""
+    per_device_batch: int
+    optimizer: Literal["sgd", "adamw"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A model to train, with all that training needs. Built on the device it will run on."""
+
+    model: nn.Module
+    make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    """Called by the strategy, after wrapping the model."""
+    loss: Callable[[Any, Batch], Tensor]
+    """(output of the model, batch) -> scalar: the mean over the batch's samples."""
+    batches: Callable[[int, int], Iterator[Batch]]
+    """(shard, number of shards) -> endless batches of that shard, the same for the same seed."""
+    shard_units: Callable[[nn.Module], list[nn.Module]]
+    """Modules to shard one by one, outermost last."""
+    units_per_sample: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A named size of a workload."""
+
+    options: Options
+    per_device_batch: int
+    summary: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A model that a suite can name."""
+
+    name: str
+    summary: str
+    options: type[Options]
+    presets: Mapping[str, Preset]
+    optimizer: Literal["sgd", "adamw"]
+    """The optimizer that ``optimizer: auto`` stands for."""
+    facts: Callable[[Any], Facts]
+    """(options) -> facts, without building anything."""
+    build: Callable[[Any, Build], Problem]
+    """(options, build) -> problem. Seeds torch's generator from ``build.seed``."""
+
+    @property
+    def default_presets(self) -> dict[str, str]:
+        """Preset per device type, for a suite that names none: ``cpu`` there, ``full`` elsewhere."""
+        names = list(self.presets)
+        return {
+            "cpu": "cpu" if "cpu" in names else names[0],
+            "": "full" if "full" in names else names[-1],
+        }
+
+
+def shard_seed(seed: int, shard: int) -> int:
+    """Seed of one shard's data: 63 bits that differ for every pair of arguments in practice."""
+    digest = hashlib.blake2b(f"{seed}/{shard}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def cycle_of_batches(
+    make: Callable[[torch.Generator], Batch],
+    build: Build,
+    *,
+    distinct: int = 4,
+) -> Callable[[int, int], Iterator[Batch]]:
+    """Batches made once on the device and used again and again.
+
+    Making new ones in every step would time the random number generator.
+
+    Args:
+        make: draws one batch from the generator given, on its device.
+        build: names the device and the seed.
+        distinct: how many batches differ before they repeat.
+    """
+
+    def batches(shard: int, shards: int) -> Iterator[Batch]:
+        assert 0 <= shard < shards, f"shard {shard} of {shards}"
+        generator = torch.Generator(build.device)
+        generator.manual_seed(shard_seed(build.seed, shard))
+        pool = [make(generator) for _ in range(distinct)]
+        while True:
+            yield from pool
+
+    return batches
+
+
+def whole_batches(problem: Problem, shards: int) -> Iterator[Batch]:
+    """Batches of all shards together, in the order of the shards."""
+    streams = [problem.batches(shard, shards) for shard in range(shards)]
+    while True:
+        yield concatenate([next(stream) for stream in streams])
+
+
+def concatenate(batches: list[Batch]) -> Batch:
+    """One batch with the samples of all, in order."""
+    inputs = zip(*(batch.inputs for batch in batches), strict=True)
+    return Batch(
+        tuple(torch.cat(parts) for parts in inputs),
+        torch.cat([batch.targets for batch in batches]),
+    )
+
+
+def optimizer_factory(
+    name: Literal["sgd", "adamw"], *, lr: float
+) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
+    """The optimizer that all rows of a comparison share: torch's own, with its defaults."""
+    if name == "sgd":
+        return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+    return lambda parameters: torch.optim.AdamW(parameters, lr=lr)

@@ -1,0 +1,116 @@
+"""ResNet-152 on images: many small convolutions, 60 million parameters, batch norm.
+
+He et al., "Deep Residual Learning for Image Recognition", 2015, as torchvision builds it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.models import resnet152
+
+from workloads.base import (
+    Batch,
+    Build,
+    Facts,
+    Options,
+    Preset,
+    Problem,
+    Workload,
+    cycle_of_batches,
+    optimizer_factory,
+)
+
+
+class ResNetOptions(Options, frozen=True, kw_only=True):
+    """Settings of ``resnet152``."""
+
+    image_size: int = 224
+    """Height and width in pixels; at least 32."""
+    num_classes: int = 1000
+    channels_last: bool = False
+    """Store images and weights as NHWC, which tensor cores prefer."""
+
+    def __post_init__(self) -> None:
+        if self.image_size < 32:
+            raise ValueError("image_size must be at least 32, the network's total stride")
+        if self.num_classes < 2:
+            raise ValueError("num_classes must be at least 2")
+
+
+def facts(options: ResNetOptions) -> Facts:
+    """Images, with batch norm in every block."""
+    del options
+    return Facts(unit="image", has_batch_norm=True)
+
+
+def build(options: ResNetOptions, build: Build) -> Problem:
+    """Model, cross-entropy loss, and random images with random labels."""
+    torch.manual_seed(build.seed)
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    model: nn.Module = resnet152(num_classes=options.num_classes)
+    model = model.to(device=build.device, dtype=build.dtype, memory_format=layout).train()  # type: ignore[call-overload] # a .pyi without memory_format
+
+    def make(generator: torch.Generator) -> Batch:
+        shape_NCHW = (build.per_device_batch, 3, options.image_size, options.image_size)
+        images_NCHW = torch.randn(
+            shape_NCHW, generator=generator, device=build.device, dtype=build.dtype
+        ).contiguous(memory_format=layout)
+        labels_N = torch.randint(
+            options.num_classes,
+            (build.per_device_batch,),
+            generator=generator,
+            device=build.device,
+        )
+        return Batch((images_NCHW,), labels_N)
+
+    return Problem(
+        model=model,
+        make_optimizer=optimizer_factory(build.optimizer, lr=0.001),
+        loss=_loss,
+        batches=cycle_of_batches(make, build),
+        shard_units=_blocks,
+    )
+
+
+def _loss(logits_NC: Tensor, batch: Batch) -> Tensor:
+    return functional.cross_entropy(logits_NC, batch.targets)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    return [
+        block
+        for name, stage in model.named_children()
+        if name.startswith("layer")
+        for block in stage.children()
+    ]
+
+
+WORKLOADS = (
+    Workload(
+        name="resnet152",
+        summary="torchvision's ResNet-152, cross-entropy on random images",
+        options=ResNetOptions,
+        presets={
+            "tiny": Preset(
+                options=ResNetOptions(image_size=32),
+                per_device_batch=2,
+                summary="batch 2 of 32 x 32: the whole network on the smallest image it takes",
+            ),
+            "cpu": Preset(
+                options=ResNetOptions(image_size=64),
+                per_device_batch=4,
+                summary="batch 4 of 64 x 64: about half a second a step on one core",
+            ),
+            "full": Preset(
+                options=ResNetOptions(image_size=224),
+                per_device_batch=64,
+                summary="batch 64 of 224 x 224, as articles on scaling use it",
+            ),
+        },
+        optimizer="sgd",
+        facts=facts,
+        build=build,
+    ),
+)
