@@ -33,6 +33,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     ratio: Estimate | None = None
     reason: str | None = None
+    is_baseline: bool = False
+    """The row is what others are compared with: 1 by definition."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +224,9 @@ def _compare(
     same_model = [other for other in candidates if _workload(other.case) == _workload(row.case)]
     alike = [other for other in same_model if not _differences(row, other)]
     usable = [other for other in alike if other.samples_per_s and not other.is_proved_wrong]
+    if usable and usable[0].case.id == row.case.id:
+        launches = row.samples_per_s.launches
+        return Comparison(ratio=Estimate(value=1.0, launches=launches), is_baseline=True)
     if usable:
         ratio = ratio_of_means(throughputs[row.case.id], throughputs[usable[0].case.id])
         return Comparison(ratio=ratio)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 
 import msgspec
 
@@ -73,9 +75,7 @@ def _options(kind: type[msgspec.Struct]) -> tuple[Detail, ...]:
 
 def docstrings(kind: type) -> dict[str, str]:
     """The text under each field of a class, on one line."""
-    import ast  # noqa: PLC0415 - only for listings
-
-    (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}
     for field, text in zip(definition.body, definition.body[1:], strict=False):

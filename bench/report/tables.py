@@ -72,7 +72,7 @@ def _table(rows: list[Row], *, compact: bool) -> Table:
         Column(f"{unit}s/s", _throughput),
         Column("speedup", lambda row: _comparison(row.speedup)),
         Column("efficiency", _efficiency),
-        Column("memory/device", _memory),
+        Column(_memory_heading(rows), _memory),
         Column("parity", _parity, is_figure=False),
     ]
     if not compact:
@@ -173,6 +173,8 @@ def _throughput(row: Row) -> str:
 def _comparison(comparison: Comparison) -> str:
     if comparison.ratio is None:
         return DASH
+    if comparison.is_baseline:
+        return "1"
     return interval(comparison.ratio, digits=2)
 
 
@@ -187,7 +189,13 @@ def _memory(row: Row) -> str:
         return DASH
     low, high = min(known) / GIB, max(known) / GIB
     span = f"{high:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-    return f"{span} GiB {row.peak_name}"
+    return span
+
+
+def _memory_heading(rows: Sequence[Row]) -> str:
+    """Says which of the peaks the column shows."""
+    names = dict.fromkeys(row.peak_name for row in rows if row.peak_name)
+    return f"{' or '.join(names) or 'peak'} GiB/device"
 
 
 def _step(row: Row) -> str:

@@ -17,13 +17,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
 import msgspec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.errors import Interruption
@@ -33,8 +35,9 @@ from bench.run import server, worker
 from bench.run.outcome import Assignment, Failure, Job, RankOutcome
 
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-PRELOAD = ["bench.run.server", "bench.run.worker"]
-"""Imported once in the fork server. The registry in ``worker`` brings every shipped strategy."""
+PRELOAD = ["bench.run.server", "bench.run.worker", "torch._dynamo"]
+"""Imported once in the fork server: the worker, every shipped strategy through its registry, and
+what every optimizer imports in its first step."""
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
@@ -123,8 +126,8 @@ class Launcher:
         )
         file = folder / "assignment.json"
         file.write_bytes(msgspec.json.encode(assignment))
-        failures = _run_elastic(file, folder / "logs", processes, effort.timeout_s)
-        outcomes = tuple(_outcome(folder, rank, failures) for rank in range(processes))
+        ends = _run_elastic(file, folder / "logs", processes, effort.timeout_s)
+        outcomes = tuple(_outcome(folder, rank, ends) for rank in range(processes))
         shutil.rmtree(folder, ignore_errors=True)
         return assignment, outcomes
 
@@ -137,10 +140,30 @@ class Launcher:
         return environment
 
 
-def _run_elastic(
-    assignment: Path, logs: Path, processes: int, timeout_s: float
-) -> Mapping[int, Failure]:
-    """Start the ranks and wait for their end; returns why ranks failed, as the launcher saw it."""
+@dataclass(frozen=True, kw_only=True)
+class _Ends:
+    """How the processes of a launch ended, as seen from outside."""
+
+    exit_codes: list[int | None]
+    """Per rank; minus the signal's number for one that was killed."""
+    timed_out_s: float | None = None
+    """The limit, if it was reached."""
+
+    def failure(self, rank: int) -> Failure:
+        """Why a rank that handed nothing over did not."""
+        if self.timed_out_s is not None:
+            return Failure(status="timeout", reason=f"not finished after {self.timed_out_s:g} s")
+        code = self.exit_codes[rank] if rank < len(self.exit_codes) else None
+        if code is None:
+            return Failure(status="failed", reason="the process did not start")
+        if code < 0:
+            name = signal.Signals(-code).name
+            return Failure(status="failed", reason=f"the process was ended by {name}")
+        return Failure(status="failed", reason=f"the process ended with exit code {code}")
+
+
+def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float) -> _Ends:
+    """Start the ranks and wait for their end."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -155,19 +178,17 @@ def _run_elastic(
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
         shutdown_timeout=2,
     )
-    with _quiet_launcher(), _restored_signals(), _Deadline(timeout_s) as deadline:
+    with _quiet_launcher(), _restored_signals(), _Watch(processes, timeout_s) as watch:
         try:
             elastic_launch(config, worker.main)(str(assignment))
-        except ChildFailedError as error:
-            if deadline.passed:
-                return dict.fromkeys(
-                    range(processes),
-                    Failure(status="timeout", reason=f"not finished after {timeout_s:g} s"),
-                )
-            return {rank: _process_failure(one) for rank, one in error.failures.items()}
+        except ChildFailedError:
+            pass  # names one rank of possibly several; the watch has seen them all
         except SignalException as error:
             raise Interruption(error.sigval) from error
-    return {}
+    return _Ends(
+        exit_codes=[process.exitcode for process in watch.processes],
+        timed_out_s=timeout_s if watch.time_is_up else None,
+    )
 
 
 @contextlib.contextmanager
@@ -196,14 +217,23 @@ def _quiet_launcher() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Deadline:
-    """Ends all worker processes when the time is up, after they wrote their stacks."""
+class _Watch:
+    """Knows the worker processes of one launch, and ends them when the time is up.
 
-    def __init__(self, limit_s: float) -> None:
-        self.passed = False
-        self._over = threading.Event()
+    Args:
+        expected: how many there will be.
+        limit_s: how long they may take; they write their stacks before they are killed.
+    """
+
+    def __init__(self, expected: int, limit_s: float) -> None:
+        self.processes: list[BaseProcess] = []
+        """In the order of ranks, which is the order of their start."""
+        self.time_is_up = False
+        self._expected = expected
         self._limit_s = limit_s
-        self._thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
+        self._over = threading.Event()
+        self._before = set(_children())
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -214,15 +244,26 @@ class _Deadline:
         self._thread.join()
 
     def _watch(self) -> None:
-        if self._over.wait(self._limit_s):
+        deadline = time.monotonic() + self._limit_s
+        while len(self.processes) < self._expected and time.monotonic() < deadline:
+            started = [one for one in _children() if one not in self._before]
+            self.processes = sorted(started, key=lambda one: int(one.name.rpartition("-")[2]))
+            if self._over.wait(0.02):
+                return
+        if self._over.wait(max(0.0, deadline - time.monotonic())):
             return
-        self.passed = True
-        workers = multiprocessing.active_children()
-        for process in workers:
+        self.time_is_up = True
+        for process in self.processes:
             _send(process.pid, signal.SIGUSR1)
         self._over.wait(STACK_GRACE_S)
-        for process in workers:
+        for process in self.processes:
             _send(process.pid, signal.SIGKILL)
+
+
+def _children() -> list[BaseProcess]:
+    """Processes that this one started, without ``active_children``'s joining of finished ones:
+    the launcher is about to join them itself, and the exit code can be read once only."""
+    return list(multiprocessing.process._children)  # type: ignore[attr-defined] # noqa: SLF001
 
 
 def _send(pid: int | None, number: signal.Signals) -> None:
@@ -231,30 +272,20 @@ def _send(pid: int | None, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _process_failure(failure: ProcessFailure) -> Failure:
-    if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
-        return Failure(status="failed", reason=f"the process was ended by {name}")
-    return Failure(
-        status="failed", reason=f"the process ended with exit code {failure.exitcode}"
-    )
-
-
-def _outcome(folder: Path, rank: int, failures: Mapping[int, Failure]) -> RankOutcome:
-    """What a rank handed over, or what the launcher knows of its end.
+def _outcome(folder: Path, rank: int, ends: _Ends) -> RankOutcome:
+    """What a rank handed over, or what its end says.
 
     A process that fails after handing over its result has not lost it.
     """
     try:
         content = worker.outcome_file(folder, rank).read_bytes()
         outcome = msgspec.json.decode(content, type=RankOutcome)
-    except OSError:
-        gone = Failure(status="failed", reason="ended by SIGTERM after another rank failed")
+    except FileNotFoundError:
         phase = worker.phase_file(folder, rank)
         outcome = RankOutcome(
             rank=rank,
             phase=phase.read_text() if phase.exists() else "start",
-            failure=failures.get(rank, gone),
+            failure=ends.failure(rank),
         )
     if outcome.failure is None:
         return outcome

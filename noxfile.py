@@ -1,0 +1,67 @@
+"""Sessions for people and for CI. All share one environment, since torch is large."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.needs_version = ">=2024.10.9"
+
+HERE = Path(__file__).parent
+STAMP = "installed-from"
+
+
+@nox.session(reuse_venv=True)
+def env(session: nox.Session) -> None:
+    """Install the project with its development tools, once for all sessions."""
+    stamp = Path(session.virtualenv.location) / STAMP
+    content = (HERE / "pyproject.toml").read_bytes() + str(HERE).encode()
+    wanted = hashlib.sha256(content).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        session.log("the environment is up to date")
+        return
+    session.install("-e", ".[dev]")
+    stamp.write_text(wanted)
+
+
+def run_python(session: nox.Session, *arguments: str) -> None:
+    """Run the shared environment's interpreter."""
+    folder = "Scripts" if sys.platform == "win32" else "bin"
+    python = HERE / ".nox" / "env" / folder / "python"
+    session.run(str(python), *arguments, external=True)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def tests(session: nox.Session) -> None:
+    """The tests, on a CPU over gloo. Arguments go to pytest."""
+    run_python(session, "-m", "pytest", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def lint(session: nox.Session) -> None:
+    """Formatting and lint."""
+    run_python(session, "-m", "ruff", "format", "--check", ".")
+    run_python(session, "-m", "ruff", "check", ".")
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def types(session: nox.Session) -> None:
+    """mypy, strict, over the package and its tests."""
+    run_python(session, "-m", "mypy")
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def bench(session: nox.Session) -> None:
+    """The benchmark: the suite ``quick``. Arguments go to ``bench run``."""
+    run_python(session, "-m", "bench", "run", *(session.posargs or ["quick"]))
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def limits(session: nox.Session) -> None:
+    """Measure what the project promises of itself, in seconds and ratios. Takes a while."""
+    run_python(session, "-m", "tests.limits", *session.posargs)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.analyze.scaling import Row, rows_of
+from bench.plan.case import Case
+from bench.records.record import (
+    Communication,
+    Memory,
+    Parity,
+    Record,
+    Throughput,
+    Timing,
+)
+from tests.fakes import make_case
+
+EXACT = Parity(verdict="exact", error=0.0, tolerance=1e-6)
+SINGLE = make_case()
+PAIR = make_case(strategy="ddp", world_size=2)
+
+
+def timing(case: Case, rate: float, launch: int = 0, **changes: Any) -> Record:
+    record = Record(
+        run_id="r",
+        launch=launch,
+        pass_="timing",
+        case=case,
+        status="ok",
+        environment="e",
+        timing=Timing(
+            launch_s=0.2,
+            setup_s=[0.1],
+            first_step_s=[1.0],
+            warmup_step_s=[[0.2]],
+            step_s=[[case.global_batch / rate] * 10],
+            block_steps=1,
+            window_s=[10 * case.global_batch / rate],
+            stopped_by="max_s",
+        ),
+        throughput=Throughput(samples_per_s=rate, unit="image", units_per_sample=1),
+        memory=Memory(
+            peak_allocated_bytes=[None] * case.world_size,
+            peak_reserved_bytes=[None] * case.world_size,
+            peak_driver_bytes=[None] * case.world_size,
+            peak_process_bytes=[(launch + 1) * 2**30] * case.world_size,
+        ),
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+def parity(case: Case, verdict: Parity | None = EXACT, **changes: Any) -> Record:
+    record = Record(
+        run_id="r", launch=0, pass_="parity", case=case, status="ok", environment="e",
+        parity=verdict,
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+def launches(case: Case, *rates: float, **changes: Any) -> list[Record]:
+    return [timing(case, rate, launch, **changes) for launch, rate in enumerate(rates)]
+
+
+def row(records: list[Record], case: Case, planned: list[Case] | None = None) -> Row:
+    (found,) = [one for one in rows_of(planned or [], records) if one.case.id == case.id]
+    return found
+
+
+def test_speedup_and_efficiency_worked_by_hand() -> None:
+    found = row([*launches(SINGLE, 99, 100, 101), *launches(PAIR, 179, 180, 181)], PAIR)
+    assert found.speedup.ratio is not None
+    assert found.efficiency is not None
+    assert found.speedup.ratio.value == pytest.approx(1.8)
+    assert found.efficiency.value == pytest.approx(0.9)
+    low, high = found.efficiency.low, found.efficiency.high
+    assert low is not None
+    assert high is not None
+    assert low < 0.9 < high
+    assert found.step_median_s == pytest.approx(8 / 180, rel=0.01)
+    assert found.peak_bytes == [3 * 2**30] * 2
+
+
+def test_both_baselines_stand_beside_each_other() -> None:
+    alone = make_case(strategy="ddp")
+    records = [
+        *launches(SINGLE, 100, 100), *launches(alone, 80, 80), *launches(PAIR, 160, 160),
+    ]
+    found = row(records, PAIR)
+    assert found.speedup.ratio is not None
+    assert found.own_speedup.ratio is not None
+    assert found.speedup.ratio.value == pytest.approx(1.6)
+    assert found.own_speedup.ratio.value == pytest.approx(2.0)
+    baseline = row(records, SINGLE)
+    assert baseline.speedup.is_baseline
+    assert baseline.speedup.ratio is not None
+    assert baseline.speedup.ratio.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"precision": "bf16-amp"}, "precision"),
+        ({"compile": "default"}, "compile"),
+        ({"optimizer": "sgd"}, "optimizer"),
+        ({"per_device_batch": 8, "global_batch": 16}, "per_device_batch"),
+        ({"cores_per_device": 2}, "cores_per_device"),
+        ({"scaling": "strong", "global_batch": 8, "per_device_batch": 4}, "scaling"),
+    ],
+)
+def test_unlike_is_not_compared(changes: dict[str, Any], name: str) -> None:
+    other = make_case(strategy="ddp", world_size=2, **changes)
+    found = row([*launches(SINGLE, 100, 100), *launches(other, 160, 160)], other)
+    assert found.speedup.ratio is None
+    assert found.speedup.reason is not None
+    assert name in found.speedup.reason
+
+
+def test_other_environments_are_not_compared() -> None:
+    records = [*launches(SINGLE, 100, 100), *launches(PAIR, 160, 160, environment="other")]
+    reason = row(records, PAIR).speedup.reason
+    assert reason is not None
+    assert "environment" in reason
+
+
+def test_strong_scaling_compares_equal_global_batches() -> None:
+    strong = {"scaling": "strong", "global_batch": 8}
+    alone = make_case(per_device_batch=8, **strong)
+    pair = make_case(strategy="ddp", world_size=2, per_device_batch=4, **strong)
+    found = row([*launches(alone, 100, 100), *launches(pair, 150, 150)], pair)
+    assert found.speedup.ratio is not None
+    assert found.speedup.ratio.value == pytest.approx(1.5)
+
+
+def test_a_missing_baseline_is_said() -> None:
+    found = row(launches(PAIR, 160, 160), PAIR)
+    assert found.speedup.reason == "one device without a wrapper was not measured"
+
+
+def test_more_ranks_than_cores_give_no_verdict() -> None:
+    records = [*launches(SINGLE, 100, 100), *launches(PAIR, 90, 90, flags=["oversubscribed"])]
+    assert row(records, PAIR).speedup.reason == "more ranks than cores"
+
+
+@pytest.mark.parametrize("broken", ["parity", "ranks_differ", "duplicate_data"])
+def test_a_figure_without_proof_is_compared_with_nothing(broken: str) -> None:
+    failed = Parity(verdict="failed", reason="fp64: loss of step 2 is off by 1e-2")
+    flags = [broken] if broken != "parity" else []
+    verdict = failed if broken == "parity" else EXACT
+    records = [
+        *launches(SINGLE, 100, 100),
+        *launches(PAIR, 160, 160, flags=flags),
+        parity(PAIR, verdict),
+    ]
+    found = row(records, PAIR)
+    assert found.is_proved_wrong
+    assert found.speedup.reason == "the row failed its proof"
+    # ... and is no baseline either.
+    records = [*launches(SINGLE, 100, 100, flags=flags), parity(SINGLE, verdict),
+               *launches(PAIR, 160, 160)]
+    assert row(records, PAIR).speedup.reason == "one device without a wrapper has no valid figure"
+
+
+def test_nothing_planned_is_left_out() -> None:
+    planned = [SINGLE, PAIR, make_case(seed=7)]
+    skip = msgspec.structs.replace(
+        timing(PAIR, 1.0), status="skipped", reason="needs 2 gpus", timing=None, throughput=None
+    )
+    found = rows_of(planned, [*launches(SINGLE, 100), skip])
+    assert [one.status for one in found] == ["ok", "skipped", "interrupted"]
+    assert found[1].reason == "needs 2 gpus"
+    assert found[2].reason == "the run ended before it"
+
+
+def test_a_launch_that_failed_is_told_beside_those_that_did_not() -> None:
+    failed = msgspec.structs.replace(
+        timing(SINGLE, 1.0, 2), status="timeout", reason="slow", timing=None, throughput=None
+    )
+    found = row([*launches(SINGLE, 100, 102), failed], SINGLE)
+    assert found.status == "ok"
+    assert found.samples_per_s is not None
+    assert (found.samples_per_s.value, found.samples_per_s.launches) == (101, 2)
+    assert found.launch_problems == ["timing launch 3: timeout: slow"]
+
+
+def test_a_resumed_launch_replaces_the_interrupted_one() -> None:
+    cut = msgspec.structs.replace(
+        timing(SINGLE, 1.0), status="interrupted", reason="by SIGINT", timing=None, throughput=None
+    )
+    found = row([cut, *launches(SINGLE, 100)], SINGLE)
+    assert found.status == "ok"
+    assert found.launch_problems == []
+
+
+def test_superlinear_speedup_is_flagged() -> None:
+    found = row([*launches(SINGLE, 100, 100), *launches(PAIR, 211, 211)], PAIR)
+    assert found.flags == ["superlinear"]
+    assert row([*launches(SINGLE, 100, 100), *launches(PAIR, 209, 209)], PAIR).flags == []
+
+
+def test_sync_cost_comes_with_the_interval_of_its_pairs() -> None:
+    pairs = [(0.3 + i / 100, 0.2) for i in range(6)]
+    cost = Record(
+        run_id="r", launch=0, pass_="communication", case=PAIR, status="ok", environment="e",
+        communication=Communication(sync_cost_s=0.125, sync_pairs_s=pairs),
+    )
+    found = row([*launches(PAIR, 160), cost], PAIR)
+    assert found.sync_cost is not None
+    assert found.sync_cost.value == pytest.approx(0.125)
+    assert found.sync_cost.low == pytest.approx(0.1)

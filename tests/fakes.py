@@ -1,0 +1,246 @@
+"""Stand-ins at the seams: strategies that misbehave on purpose, a clock, events, a machine.
+
+The strategies are named in suites as ``tests.fakes:NAME``, like a user's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, distributed
+
+from bench.plan.case import Case, DeviceInfo, Effort, Machine, Window, identify
+from bench.strategies import ddp
+from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
+from bench.strategies.single import prepare as prepare_single
+from workloads.base import Batch, Problem
+
+TWO_CORES = Machine(cores=(0, 1))
+EIGHT_GPUS = Machine(
+    cores=tuple(range(64)),
+    accelerator="cuda",
+    devices=tuple(
+        DeviceInfo(name="NVIDIA A100-SXM4-80GB", uuid=f"{i:08x}", visible_as=f"GPU-{i:08x}")
+        for i in range(8)
+    ),
+    backends=("gloo", "nccl"),
+    default_backends={"cpu": "gloo", "cuda": "nccl"},
+)
+SHORT = Effort(launches=1, window=Window(min_steps=4, max_s=0.2, target_interval=0.5), timeout_s=60)
+
+
+def make_case(**changes: Any) -> Case:
+    """A case of the smallest transformer, on one CPU device unless changed."""
+    world_size = changes.get("world_size", 1)
+    fields: dict[str, Any] = {
+        "workload": "transformer",
+        "preset": "tiny",
+        "workload_options": {
+            "layers": 2,
+            "heads": 2,
+            "width": 64,
+            "vocabulary": 256,
+            "sequence_length": 32,
+            "tie_embeddings": True,
+        },
+        "strategy": "single",
+        "options": {},
+        "label": changes.get("strategy", "single"),
+        "device": "cpu",
+        "backend": "gloo",
+        "world_size": 1,
+        "precision": "fp32",
+        "compile": "none",
+        "optimizer": "adamw",
+        "per_device_batch": 4,
+        "global_batch": 4 * world_size,
+        "scaling": "weak",
+        "accumulation_steps": 1,
+        "cores_per_device": 1,
+        "data": "device",
+        "seed": 0,
+    }
+    return identify(msgspec.convert(fields | changes, Case))
+
+
+class FakeTime:
+    """A clock that only moves when something takes time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.late_work_s = 0.0
+        """Work that a device has been given and not finished."""
+        self.synchronisations: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def synchronize(self) -> None:
+        self.synchronisations.append(self.now_s)
+        self.now_s += self.late_work_s
+        self.late_work_s = 0.0
+
+
+@dataclass
+class FakeEvent:
+    """A device event on a fake time: it happens when the work before it is done."""
+
+    time: FakeTime
+    at_s: float = 0.0
+
+    def record(self) -> None:
+        self.at_s = self.time.now_s + self.time.late_work_s
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other.at_s - self.at_s) * 1e3
+
+
+@dataclass
+class FakeSession:
+    """Takes a set time for each part of a step; counts what it is asked to do."""
+
+    sleep: Any
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    synchronised: list[bool] = field(default_factory=list)
+    steps: int = 0
+
+    def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
+        del batch
+        self.sleep(self.forward_s)
+        mark("forward")
+        self.sleep(self.backward_s)
+        mark("backward")
+        self.synchronised.append(sync)
+        return torch.zeros(())
+
+    def optimizer_step(self) -> None:
+        self.sleep(self.optimizer_s)
+        self.steps += 1
+
+    def skipped_steps(self) -> int:
+        return 0
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", torch.zeros(1)
+
+    def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", torch.zeros(1)
+
+    def bucket_bytes(self) -> list[int] | None:
+        return None
+
+    def close(self) -> None:
+        self.steps = -1
+
+
+@dataclass(kw_only=True)
+class Misbehaving(ModuleSession):
+    """A session with one thing wrong, which ``fault`` names."""
+
+    fault: str
+    count: int = 0
+
+    def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
+        loss = super().micro_step(batch, sync=sync and self.fault != "local", mark=mark)
+        if self.fault == "one_tensor_local" and self.context.rank == 0:
+            gradient = self.problem.model.get_parameter("norm.bias").grad
+            assert gradient is not None
+            gradient.mul_(1.5)
+        if self.fault == "summed":
+            for parameter in self.problem.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.context.world_size)
+        return loss
+
+    def optimizer_step(self) -> None:
+        self.count += 1
+        if self.count == 3 and self.context.rank == self.context.world_size - 1:
+            _misbehave(self.fault)
+        super().optimizer_step()
+
+
+def _misbehave(fault: str) -> None:
+    match fault:
+        case "raise":
+            raise ValueError("deliberate: \x1b[31mred\x1b[0m | pipe")
+        case "exit":
+            os._exit(17)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "out_of_memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        case "stall":
+            time.sleep(3600)
+        case "late":
+            time.sleep(0.2)
+
+
+def _misbehaving(fault: str) -> Strategy:
+    def prepare(problem: Problem, context: Context) -> Session:
+        inner = ddp.prepare(problem, context)
+        assert isinstance(inner, ModuleSession)
+        fields = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
+        return Misbehaving(**fields, fault=fault)
+
+    (plain,) = ddp.STRATEGIES
+    return dataclasses.replace(plain, name=fault, prepare=prepare)
+
+
+LOCAL = _misbehaving("local")
+ONE_TENSOR_LOCAL = _misbehaving("one_tensor_local")
+SUMMED = _misbehaving("summed")
+RAISE = _misbehaving("raise")
+EXIT = _misbehaving("exit")
+KILL = _misbehaving("kill")
+OUT_OF_MEMORY = _misbehaving("out_of_memory")
+STALL = _misbehaving("stall")
+
+
+def _prepare_sleeping(problem: Problem, context: Context) -> Session:
+    del problem
+    return FakeSession(time.sleep, forward_s=0.02 * (1 + context.rank))
+
+
+SLEEPING = Strategy(
+    name="sleeping",
+    summary="a step of 20 ms, 20 ms more on each further rank",
+    processes="per_device",
+    communicates=True,
+    reference="none",
+    check=always,
+    prepare=_prepare_sleeping,
+)
+
+
+def _prepare_same_data(problem: Problem, context: Context) -> Session:
+    return prepare_single(problem, context)
+
+
+UNWRAPPED = Strategy(
+    name="unwrapped",
+    summary="every rank trains alone: what a missing wrapper does",
+    processes="per_device",
+    communicates=True,
+    reference="micro_batches",
+    check=always,
+    prepare=_prepare_same_data,
+)
+
+
+def world_of_one() -> None:
+    """Join a group of one process, for what needs a group in the test's own process."""
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.measure.parity import (
+    STEPS,
+    Comparison,
+    ParityError,
+    Reference,
+    accumulate,
+    compare_exact,
+    compare_native,
+    copy_gradients,
+    digest,
+    load_reference,
+    reordering_spread,
+    save_reference,
+    step_batches,
+    train_reference,
+)
+from bench.plan.registry import find_workload
+from workloads.base import Batch, Build, Problem
+
+FLOAT32 = torch.finfo(torch.float32).eps
+
+
+def make_problem(dtype: torch.dtype = torch.float32, batch: int = 4) -> Problem:
+    workload = find_workload("transformer")
+    build = Build(
+        device=torch.device("cpu"), dtype=dtype, seed=0, per_device_batch=batch, optimizer="adamw"
+    )
+    return workload.build(workload.presets["tiny"].options, build)
+
+
+def make_reference(shards: int = 2) -> Reference:
+    exact = make_problem(torch.float64)
+
+    def batches(problem: Problem) -> Iterator[list[Batch]]:
+        return step_batches(problem, shards=shards, accumulation_steps=1, whole=False)
+
+    losses, exact_gradients = train_reference(exact, lambda: batches(exact), STEPS)
+    native = make_problem()
+    first = next(batches(native))
+    accumulate(native, first)
+    gradients = copy_gradients(native.model.named_parameters())
+    spread = reordering_spread(native, first, gradients, seed=0)
+    return Reference(losses=losses, exact=exact_gradients, native=gradients, spread=spread)
+
+
+REFERENCE = make_reference()
+
+
+def test_micro_batches_are_all_ranks_samples_in_the_order_of_time() -> None:
+    problem = make_problem()
+    apart = next(step_batches(problem, shards=2, accumulation_steps=3, whole=False))
+    together = next(step_batches(problem, shards=2, accumulation_steps=3, whole=True))
+    assert (len(apart), len(together)) == (6, 3)
+    assert torch.equal(torch.cat([apart[2].targets, apart[3].targets]), together[1].targets)
+
+
+def test_averaged_micro_batches_have_the_whole_batchs_gradient() -> None:
+    # Without batch norm the two references are the same mathematics.
+    gradients = []
+    for whole in (False, True):
+        problem = make_problem(torch.float64)
+        accumulate(
+            problem, next(step_batches(problem, shards=2, accumulation_steps=1, whole=whole))
+        )
+        gradients.append(copy_gradients(problem.model.named_parameters()))
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-9, atol=1e-15)
+
+
+def test_the_reference_agrees_with_itself() -> None:
+    exact = compare_exact(REFERENCE.losses, REFERENCE.exact.items(), REFERENCE)
+    native = compare_native(REFERENCE.native.items(), REFERENCE, rounding=FLOAT32)
+    assert exact.error == 0
+    assert native.error == 0
+    assert exact.passed
+    assert native.passed
+
+
+def test_reordering_moves_gradients_a_little_and_never_by_their_own_size() -> None:
+    moved = [
+        REFERENCE.spread[name] / float(torch.linalg.vector_norm(gradient))
+        for name, gradient in REFERENCE.native.items()
+        if float(torch.linalg.vector_norm(gradient)) > 1e-6
+    ]
+    assert max(moved) > 0
+    assert max(moved) < 1e-3
+
+
+def test_other_sums_pass_and_a_wrong_factor_does_not() -> None:
+    generator = torch.Generator().manual_seed(1)
+    rounded = {
+        name: gradient * (1 + FLOAT32 * torch.randn(gradient.shape, generator=generator))
+        for name, gradient in REFERENCE.native.items()
+    }
+    assert compare_native(rounded.items(), REFERENCE, rounding=FLOAT32).passed
+    for factor in (0.5, 0.99, 2.0):
+        scaled = {name: gradient * factor for name, gradient in REFERENCE.native.items()}
+        assert not compare_native(scaled.items(), REFERENCE, rounding=FLOAT32).passed
+
+
+def test_one_wrong_tensor_among_many_is_found_and_named() -> None:
+    for name in REFERENCE.native:
+        changed = dict(REFERENCE.native)
+        changed[name] = changed[name] * 1.5
+        comparison = compare_native(changed.items(), REFERENCE, rounding=FLOAT32)
+        size = float(torch.linalg.vector_norm(REFERENCE.native[name]))
+        if size > 1e-6:  # all else is rounding noise, which nothing can tell apart
+            assert not comparison.passed
+            assert comparison.where == name
+
+
+def test_a_loss_that_drifts_fails() -> None:
+    losses = [*REFERENCE.losses[:2], REFERENCE.losses[2] * (1 + 2e-6)]
+    comparison = compare_exact(losses, REFERENCE.exact.items(), REFERENCE)
+    assert not comparison.passed
+    assert comparison.where == "loss of step 3"
+
+
+def test_what_is_not_a_number_never_passes() -> None:
+    assert not Comparison(error=math.nan, tolerance=1.0, where="").passed
+    changed = dict(REFERENCE.native)
+    changed["norm.bias"] = changed["norm.bias"] * math.nan
+    comparison = compare_native(changed.items(), REFERENCE, rounding=FLOAT32)
+    assert comparison.where == "norm.bias"
+    assert not comparison.passed
+
+
+def test_missing_and_foreign_gradients_cannot_be_compared() -> None:
+    fewer = dict(REFERENCE.native)
+    del fewer["norm.bias"]
+    with pytest.raises(ParityError, match=r"no gradient of norm\.bias"):
+        compare_native(fewer.items(), REFERENCE, rounding=FLOAT32)
+    more = REFERENCE.native | {"extra": torch.zeros(1)}
+    with pytest.raises(ParityError, match="a gradient of extra"):
+        compare_native(more.items(), REFERENCE, rounding=FLOAT32)
+    other = REFERENCE.native | {"norm.bias": torch.zeros(3)}
+    with pytest.raises(ParityError, match="shape"):
+        compare_native(other.items(), REFERENCE, rounding=FLOAT32)
+
+
+def test_a_reference_survives_its_file(tmp_path: Path) -> None:
+    save_reference(tmp_path / "reference.pt", REFERENCE)
+    again = load_reference(tmp_path / "reference.pt")
+    assert again.losses == REFERENCE.losses
+    assert again.spread == REFERENCE.spread
+    assert compare_exact(again.losses, again.exact.items(), REFERENCE).error == 0
+
+
+def test_a_digest_sees_every_bit() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    other = tensor.clone()
+    other[1, 2] = torch.nextafter(other[1, 2], torch.tensor(9.0))
+    assert digest([tensor]) == digest([tensor.clone()])
+    assert digest([tensor]) != digest([other])
+    assert digest([tensor.to(torch.bfloat16)]) != digest([tensor])
+    assert digest([tensor.t()]) == digest([tensor.t().contiguous()])

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bench.errors import BenchError, FilterError, SuiteError
+from bench.plan.case import Machine, PlannedCase
+from bench.plan.matrix import expand
+from bench.plan.suite import parse_suite
+from tests.fakes import EIGHT_GPUS, TWO_CORES
+
+
+def plan(text: str, machine: Machine = TWO_CORES, only: str | None = None) -> Sequence[PlannedCase]:
+    return expand(parse_suite(text, source="my.yaml"), machine, only=only)
+
+
+def block(extra: str, workload: str = "transformer:tiny", strategy: str = "ddp") -> str:
+    return f"matrix: [{{workloads: [{workload}], strategies: [{strategy}], {extra}}}]"
+
+
+def test_cases_come_in_the_suites_order() -> None:
+    planned = plan(
+        "matrix:\n"
+        "  - workloads: [resnet152:tiny, transformer:tiny]\n"
+        "    strategies: [single, ddp]\n"
+        "    world_sizes: [2, 1]\n"
+    )
+    seen = [(one.case.workload, one.case.strategy, one.case.world_size) for one in planned]
+    assert seen == [
+        ("resnet152", "single", 1),
+        ("resnet152", "ddp", 2),
+        ("resnet152", "ddp", 1),
+        ("transformer", "single", 1),
+        ("transformer", "ddp", 2),
+        ("transformer", "ddp", 1),
+    ]
+
+
+def test_a_list_is_an_axis() -> None:
+    planned = plan(
+        "matrix:\n"
+        "  - workloads: [transformer:tiny]\n"
+        "    strategies: [ddp: {bucket_cap_mb: [null, 1, 25, 100], static_graph: [false, true]}]\n"
+        "    world_sizes: [2]\n"
+        "    precision: [fp32, bf16-amp]\n"
+    )
+    assert len(planned) == 16
+    assert len({one.case.id for one in planned}) == 16
+    assert {one.case.label for one in planned} >= {
+        "ddp",
+        "ddp(bucket_cap_mb=25)",
+        "ddp(bucket_cap_mb=1, static_graph=true)",
+    }
+
+
+def test_ids_are_readable_and_depend_on_the_fields_alone() -> None:
+    (one,) = plan(block("precision: bf16-amp, world_sizes: [2]"))
+    assert one.case.id.startswith("transformer-tiny-ddp-cpu2-bf16-amp-")
+    (again,) = plan(block("world_sizes: [2], precision: bf16-amp"), Machine(cores=tuple(range(9))))
+    assert again.case.id == one.case.id
+    (other,) = plan(block("world_sizes: [2], precision: bf16-amp, seed: 1"))
+    assert other.case.id != one.case.id
+
+
+def test_the_same_case_twice_runs_once() -> None:
+    twice = "matrix:\n" + 2 * "  - {workloads: [transformer:tiny], strategies: [single]}\n"
+    assert len(plan(twice)) == 1
+
+
+def test_single_runs_once_whatever_the_sizes() -> None:
+    (one,) = plan(block("world_sizes: [2, 4]", strategy="single"))
+    assert (one.case.world_size, one.case.backend, one.skip_reason) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("extra", "per_device", "total"),
+    [
+        ("world_sizes: [4]", 4, 16),
+        ("world_sizes: [4], per_device_batch: 3, accumulation_steps: 2", 3, 24),
+        ("world_sizes: [4], scaling: strong, global_batch: 24, accumulation_steps: 2", 3, 24),
+    ],
+)
+def test_batches(extra: str, per_device: int, total: int) -> None:
+    (one,) = plan(block(extra))
+    assert (one.case.per_device_batch, one.case.global_batch) == (per_device, total)
+    assert one.case.global_batch == (
+        one.case.per_device_batch * one.case.world_size * one.case.accumulation_steps
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            block("scaling: strong, global_batch: 10, world_sizes: [4]"),
+            "matrix[0].global_batch: 10 does not divide by 4 devices x 1 accumulation steps",
+        ),
+        (block("scaling: strong"), "matrix[0].global_batch: strong scaling needs a global_batch"),
+        (
+            block("scaling: strong, global_batch: 8, per_device_batch: 4"),
+            "matrix[0].per_device_batch: strong scaling needs a global_batch, and no",
+        ),
+        (block("global_batch: 8"), "matrix[0].global_batch: weak scaling fixes per_device_batch"),
+        (
+            block("", workload="resnet125:tiny"),
+            "matrix[0].workloads[0]: unknown workload 'resnet125'; did you mean 'resnet152'?",
+        ),
+        (
+            block("", workload="resnet152:tiney"),
+            "matrix[0].workloads[0]: workload resnet152 has no preset 'tiney'; did you mean 'tiny'",
+        ),
+        (
+            block("", workload="{transformer: {layer: 3}}"),
+            "matrix[0].workloads[0].transformer: transformer has no option 'layer'; "
+            "did you mean 'layers'",
+        ),
+        (
+            block("", workload="{transformer: {layers: three}}"),
+            "matrix[0].workloads[0].transformer.layers: Expected `int`",
+        ),
+        (
+            block("", workload="{transformer: {heads: 7}}"),
+            "matrix[0].workloads[0].transformer: width 256 is not a multiple of heads 7",
+        ),
+        (block("", strategy="dpp"), "matrix[0].strategies[0]: unknown strategy 'dpp'; did you"),
+        (
+            block("", strategy="{ddp: {bucket_cap: 1}}"),
+            "matrix[0].strategies[0].ddp: ddp has no option 'bucket_cap'; did you mean",
+        ),
+        (
+            block("", strategy="{ddp: {bucket_cap_mb: -1}}"),
+            "matrix[0].strategies[0].ddp.bucket_cap_mb: Expected `float` > 0",
+        ),
+        (block("", strategy="{single: {a: 1}}"), "matrix[0].strategies[0].single: single has no"),
+        (block("", strategy="no.such.module:X"), "matrix[0].strategies[0]: strategy 'no.such"),
+        (block("", strategy="bench.errors:did_you_mean"), "matrix[0].strategies[0]: 'bench.errors"),
+        (block("filter: 'world == 1'"), "matrix[0].filter: filter 'world == 1': 'world' is no"),
+        (
+            block("", workload="{transformer:tiny: {preset: cpu}}"),
+            "matrix[0].workloads[0]: names a preset twice",
+        ),
+    ],
+)
+def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan(text)
+    assert str(caught.value).startswith(f"my.yaml: {expected}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "reason"),
+    [
+        (
+            block("device: cuda, world_sizes: [2]"),
+            TWO_CORES,
+            "needs 2 cuda devices, found 0",
+        ),
+        (block("world_sizes: [16]"), EIGHT_GPUS, "needs 16 cuda devices, found 8"),
+        (
+            block("world_sizes: [17]"),
+            TWO_CORES,
+            "needs 17 sets of 1 cores, found 2; at most 8 ranks share one",
+        ),
+        (block("backend: mpi"), TWO_CORES, "torch here has no backend mpi; it has gloo"),
+        (
+            block("backend: nccl, device: cpu"),
+            EIGHT_GPUS,
+            "NCCL carries cuda tensors, not cpu ones",
+        ),
+        (block("precision: tf32"), TWO_CORES, "tf32 exists on cuda devices only"),
+        (
+            block("per_device_batch: 1", workload="resnet152:tiny"),
+            TWO_CORES,
+            "batch norm needs at least 2 samples a device; raise the batch or use fewer devices",
+        ),
+    ],
+)
+def test_what_the_machine_lacks_is_a_skip(text: str, machine: Machine, reason: str) -> None:
+    (one,) = plan(text, machine)
+    assert one.skip_reason == reason
+
+
+def test_more_ranks_than_cores_run_but_are_flagged() -> None:
+    two, four = plan(block("world_sizes: [2, 4]"))
+    assert (two.oversubscribed, two.skip_reason) == (False, None)
+    assert (four.oversubscribed, four.skip_reason) == (True, None)
+
+
+def test_auto_means_the_accelerator_where_there_is_one() -> None:
+    (one,) = plan(block("world_sizes: [8]", workload="resnet152"), EIGHT_GPUS)
+    assert (one.case.device, one.case.backend, one.case.preset) == ("cuda", "nccl", "full")
+    assert (one.case.cores_per_device, one.case.per_device_batch) == (None, 64)
+    (one,) = plan(block("world_sizes: [2]", workload="resnet152"))
+    assert (one.case.device, one.case.backend, one.case.preset) == ("cpu", "gloo", "cpu")
+
+
+def test_filters_of_the_block_and_of_the_command_line() -> None:
+    text = block("world_sizes: [1, 2, 4], filter: world_size != 2", strategy="single, ddp")
+    assert [one.case.world_size for one in plan(text)] == [1, 1, 4]
+    assert [one.case.label for one in plan(text, only="strategy == single")] == ["single"]
+    with pytest.raises(BenchError, match="no case matches the filter"):
+        plan(text, only="world_size == 2")
+    with pytest.raises(FilterError):
+        plan(text, only="world_size ==")
+
+
+def test_a_hundred_thousand_cases_are_planned() -> None:
+    # Its time is measured by `nox -s limits`.
+    caps = list(range(1, 5001))
+    planned = plan(
+        f"matrix: [{{workloads: [transformer:tiny], strategies: [ddp: {{bucket_cap_mb: {caps}}}],"
+        " world_sizes: [1, 2, 4, 8], seed: [0, 1, 2, 3, 4]}]"
+    )
+    assert len(planned) == 100_000

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.errors import OutputError, RecordsError
+from bench.records.record import RunInfo
+from bench.records.store import Store
+from bench.report.page import write_report
+from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity
+from tests.test_architecture import WITHOUT_TORCH
+
+
+def make_info() -> RunInfo:
+    return RunInfo(
+        run_id="r",
+        suite={"name": "made", "description": "A made-up run.", "planned": []},
+        environment={"cpu": "a CPU", "cores": [0, 1], "devices": [], "memory_bytes": 2**34},
+        environment_fingerprint="e",
+        seed=7,
+        versions={"torch": "2.9"},
+        started_at="2026-01-01T00:00:00+00:00",
+        ended_at="2026-01-01T00:05:00+00:00",
+        ended_by="complete",
+    )
+
+
+def make_folder(folder: Path) -> Path:
+    with Store(folder) as store:
+        store.write_run(make_info())
+        for record in [*launches(SINGLE, 99, 100, 101), *launches(PAIR, 179, 180, 181)]:
+            store.append(record)
+        store.append(parity(PAIR))
+    return folder
+
+
+def test_the_report_holds_the_table(tmp_path: Path) -> None:
+    text = write_report(make_folder(tmp_path)).read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith("| ddp")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1:6] == ["2", "180 ± 2", "1.80 ± 0.03", "–", "90%"]
+    assert cells[-1] == "exact"
+    assert "2 cases: 2 measured. 6 timed launches." in text
+    assert "a CPU, 2 cores used, 16.0 GiB" in text
+
+
+def test_the_same_records_give_the_same_report(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    first = write_report(folder).read_bytes()
+    assert write_report(folder).read_bytes() == first
+
+
+def test_a_report_is_rebuilt_without_torch(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    script = (
+        f"{WITHOUT_TORCH}\nfrom bench.cli import run_command_line\n"
+        f"sys.exit(run_command_line(['report', {str(folder)!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(folder / "report.md")
+    assert (folder / "report.md").exists()
+
+
+def test_a_report_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RecordsError, match="no such folder"):
+        write_report(tmp_path / "none")
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "report.md").mkdir()
+    with pytest.raises(OutputError, match=r"report\.md: cannot be written"):
+        write_report(folder)

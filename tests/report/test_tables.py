@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.analyze.scaling import rows_of
+from bench.analyze.stats import Estimate
+from bench.records.record import Parity
+from bench.report.page import escape, markdown, plain
+from bench.report.tables import Footnotes, interval, significant, tables_of
+from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
+from tests.fakes import make_case
+from tests.report.test_page import make_info
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.01234, "0.0123"), (0.5, "0.500"), (1.234, "1.23"), (9.999, "10.0"),
+     (99.96, "100"), (123.4, "123"), (1234.5, "1,234"), (1e6, "1,000,000")],
+)
+def test_three_significant_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+def test_a_figure_and_its_interval_share_their_last_place() -> None:
+    assert interval(Estimate(value=7.0512, low=6.93, high=7.17, launches=3)) == "7.05 ± 0.12"
+    assert interval(Estimate(value=7.0512, launches=1)) == "7.05 (1 launch)"
+    assert interval(Estimate(value=2, low=1, high=3, launches=3), scale=1000) == "2,000 ± 1,000"
+
+
+def test_equal_footnotes_share_a_number() -> None:
+    notes = Footnotes()
+    assert [notes.mark(text) for text in ("a", "b", "a")] == ["[1]", "[2]", "[1]"]
+
+
+def test_the_rule_says_weak_or_strong() -> None:
+    strong = make_case(scaling="strong", global_batch=8, per_device_batch=8, seed=3)
+    records = [*launches(SINGLE, 100, 100), *launches(strong, 100, 100)]
+    first, second = tables_of(rows_of([], records))
+    assert first.rule.startswith("weak scaling, 4 samples per device and micro-step; fp32; adamw")
+    assert second.rule.startswith("strong scaling, 8 samples per step over all devices")
+    assert first.rule.endswith("cpu, 1 core per device")
+
+
+def test_what_varies_between_rows_is_said_in_each() -> None:
+    amp = make_case(strategy="ddp", world_size=2, precision="bf16-amp")
+    records = [*launches(PAIR, 100, 100), *launches(amp, 100, 100)]
+    (table,) = tables_of(rows_of([], records))
+    assert [table.columns[0].cell(row) for row in table.rows] == ["ddp, fp32", "ddp, bf16-amp"]
+
+
+def test_a_failed_proof_strikes_the_figure_out() -> None:
+    failed = Parity(verdict="failed", reason="fp64: loss of step 2 is off by 1e-2")
+    rows = rows_of([], [*launches(PAIR, 160, 160), parity(PAIR, failed)])
+    text = markdown(make_info(), [], rows)
+    assert "~~160 ± 0~~" in text
+    assert "| failed" in text
+    assert "fp64: loss of step 2 is off by 1e-2" in text
+    assert "(160" in plain(rows)
+
+
+def test_failures_and_skips_are_rows_with_reasons() -> None:
+    failed = timing(SINGLE, 1.0, status="failed", reason="rank 0: <b>|boom|</b>", timing=None,
+                    throughput=None, memory=None)
+    skip = timing(PAIR, 1.0, status="skipped", reason="needs 2 cuda devices, found 0",
+                  timing=None, throughput=None, memory=None)
+    text = markdown(make_info(), [], rows_of([], [failed, skip]))
+    assert r"failed: rank 0: \<b\>\|boom\|\</b\>" in text
+    assert "skipped: needs 2 cuda devices, found 0" in text
+    assert "2 cases: 1 failed, 1 skipped" in text
+    assert " 0 " not in text.split("## How")[0].split("|---")[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a|b", r"a\|b"), ("<img>", r"\<img\>"), ("a\nb\r\n c", "a b c"), ("`x` *y*", r"\`x\` \*y\*")],
+)
+def test_text_cannot_become_markup(text: str, expected: str) -> None:
+    assert escape(text) == expected

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.measure.memory import Peaks
+from bench.plan.case import Effort
+from bench.records.record import Parity
+from bench.run.outcome import (
+    Assignment,
+    Failure,
+    Job,
+    Measured,
+    RankOutcome,
+    find_culprit,
+    samples_per_s,
+    to_record,
+)
+from tests.fakes import make_case
+
+
+def assignment(job: Job = "timing", **changes: Any) -> Assignment:
+    return msgspec.structs.replace(
+        Assignment(
+            job=job,
+            case=make_case(strategy="ddp", world_size=2, per_device_batch=32, global_batch=64),
+            effort=Effort(),
+            launch=1,
+            folder="",
+            started_s=100.0,
+            cores=((0,), (1,)),
+            environment={},
+        ),
+        **changes,
+    )
+
+
+def outcome(rank: int, step_s: float = 0.1, **changes: Any) -> RankOutcome:
+    return msgspec.structs.replace(
+        RankOutcome(
+            rank=rank,
+            phase="done",
+            joined_s=100.25 + rank,
+            setup_s=0.5,
+            measured=Measured(
+                first_step_s=1.0,
+                warmup_step_s=[0.2],
+                step_s=[step_s] * 10,
+                phase_s={"data": 0.0, "forward": step_s, "backward": 0.0, "optimizer": 0.0},
+                window_s=step_s * 10,
+                block_steps=1,
+                stopped_by="max_s",
+            ),
+            memory=[Peaks(process=1000 + rank)],
+            parameter_digest="same",
+            batch_digests=[f"{rank}-{index}" for index in range(3)],
+        ),
+        **changes,
+    )
+
+
+def record_of(*outcomes: RankOutcome, job: Job = "timing", **changes: Any) -> Any:
+    return to_record(
+        assignment(job, **changes), outcomes, run_id="r", environment="e", units=("image", 1)
+    )
+
+
+def test_a_hundred_steps_of_two_samples_in_ten_seconds() -> None:
+    assert samples_per_s(100 * 2, [10.0]) == 20.0
+
+
+def test_the_record_counts_global_samples_over_the_slowest_rank() -> None:
+    record = record_of(outcome(0, 0.1), outcome(1, 0.2))
+    assert record.throughput.samples_per_s == pytest.approx(64 / 0.2)
+    assert record.timing.window_s == pytest.approx([1.0, 2.0])
+    assert record.timing.launch_s == pytest.approx(1.25)
+    assert record.phases.forward_s == 0.2
+    assert record.memory.peak_process_bytes == [1000, 1001]
+    assert record.memory.peak_allocated_bytes == [None, None]
+    assert (record.status, record.launch, record.pass_) == ("ok", 1, "timing")
+
+
+def test_what_is_wrong_with_a_measurement_is_flagged() -> None:
+    assert record_of(outcome(0), outcome(1)).flags == []
+    differ = record_of(outcome(0), outcome(1, parameter_digest="other"))
+    assert differ.flags == ["ranks_differ"]
+    same_data = record_of(outcome(0), outcome(1, batch_digests=["0-0", "x", "y"]))
+    assert same_data.flags == ["duplicate_data"]
+    cold = record_of(outcome(0), outcome(1), effort=Effort(warmup_steps=0))
+    assert cold.flags == ["no_warmup"]
+
+
+def failure(reason: str, at_s: float | None, status: Any = "failed") -> Failure:
+    return Failure(status=status, reason=reason, at_s=at_s)
+
+
+def test_the_culprit_is_the_first_with_a_fault_of_its_own() -> None:
+    echo = outcome(0, failure=failure("RuntimeError: Connection closed by peer [127.0.0.1]", 5.0))
+    cause = outcome(1, failure=failure("ValueError: deliberate", 6.0))
+    late = outcome(2, failure=failure("ValueError: later", 7.0))
+    assert find_culprit([echo, late, cause]) is cause
+    killed = outcome(1, failure=failure("the process was ended by SIGKILL", None))
+    assert find_culprit([echo, killed]) is killed
+    assert find_culprit([echo]) is echo
+    assert find_culprit([outcome(0)]) is None
+
+
+def test_a_failed_launch_names_rank_phase_and_reason() -> None:
+    record = record_of(
+        outcome(0, failure=failure("Connection reset by peer", 1.0), log_tail=["a"]),
+        outcome(1, failure=failure("ValueError: no", 2.0), phase="window", log_tail=["b"]),
+    )
+    assert record.status == "failed"
+    assert record.reason == "rank 1 of 2, in window: ValueError: no"
+    assert record.log_tail == {"0": ["a"], "1": ["b"]}
+    assert record.timing is None
+    assert record.throughput is None
+
+
+def test_out_of_memory_and_timeout_are_their_own_status() -> None:
+    for status in ("out_of_memory", "timeout"):
+        failed = outcome(0, failure=failure("x", 1.0, status))
+        assert record_of(failed, outcome(1)).status == status
+
+
+def test_the_communication_pass_gives_the_median_difference() -> None:
+    pairs = [(0.3, 0.1), (0.2, 0.1), (0.5, 0.1)]
+    record = record_of(outcome(0, sync_pairs_s=pairs, bucket_bytes=[4, 8]), outcome(1),
+                       job="communication")
+    assert record.communication.sync_cost_s == pytest.approx(0.2)
+    assert record.communication.bucket_bytes == [4, 8]
+    assert record.throughput is None
+
+
+def test_the_parity_pass_gives_the_first_ranks_verdict() -> None:
+    verdict = Parity(verdict="exact", error=0.0)
+    record = record_of(outcome(0, parity=verdict), outcome(1), job="parity")
+    assert record.parity == verdict
+    assert record.timing is None

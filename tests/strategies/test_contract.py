@@ -1,0 +1,158 @@
+"""Every registered strategy on every workload: real processes, real collectives, real proofs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from bench.plan.case import Case
+from bench.plan.matrix import expand
+from bench.plan.registry import all_strategies, all_workloads
+from bench.plan.suite import parse_suite
+from bench.records.record import Parity, Record
+from bench.run.launch import Launcher
+from bench.run.outcome import to_record
+from bench.run.rounds import process_count
+from bench.strategies import ddp
+from bench.strategies.base import Context
+from bench.strategies.ddp import DDPOptions
+from tests.fakes import SHORT, TWO_CORES, world_of_one
+from tests.measure.test_parity import make_problem
+
+
+def planned_case(workload: str, strategy: str, world_size: int, **settings: Any) -> Case:
+    extra = "".join(f", {name}: {value}" for name, value in settings.items())
+    text = (
+        f"matrix: [{{workloads: ['{workload}'], strategies: ['{strategy}'],"
+        f" world_sizes: [{world_size}]{extra}}}]"
+    )
+    (planned,) = expand(parse_suite(text, source="test.yaml"), TWO_CORES)
+    assert planned.skip_reason is None
+    return planned.case
+
+
+def prove(launcher: Launcher, case: Case, tmp_path: Path) -> Parity:
+    reference = tmp_path / "reference.pt"
+    effort = msgspec.structs.replace(SHORT, timeout_s=200)
+    _, outcomes = launcher.launch_case(
+        case, effort, "reference", launch=0, processes=1, reference=reference
+    )
+    assert outcomes[0].failure is None, outcomes[0].failure
+    assignment, outcomes = launcher.launch_case(
+        case, effort, "parity", launch=0, processes=process_count(case), reference=reference
+    )
+    record: Record = to_record(
+        assignment, outcomes, run_id="r", environment="e", units=("sample", 1)
+    )
+    assert record.status == "ok", record.reason
+    assert record.parity is not None
+    return record.parity
+
+
+@pytest.mark.parametrize("strategy", all_strategies())
+@pytest.mark.parametrize("workload", all_workloads())
+def test_every_strategy_trains_the_model_that_one_device_would(
+    launcher: Launcher, tmp_path: Path, workload: str, strategy: str
+) -> None:
+    parity = prove(launcher, planned_case(f"{workload}:tiny", strategy, 2), tmp_path)
+    assert parity.verdict == "exact", parity.reason
+    assert parity.steps is not None
+    assert parity.steps >= 3
+    assert parity.error is not None
+    assert parity.error <= 1e-6
+    assert parity.max_rank_divergence == 0
+
+
+@pytest.mark.parametrize(
+    ("world_size", "settings"),
+    [
+        (3, {}),
+        (3, {"precision": "bf16-amp"}),
+        (2, {"precision": "bf16"}),
+        (2, {"accumulation_steps": 2}),
+        (3, {"optimizer": "sgd"}),
+    ],
+)
+def test_ddp_is_exact_where_sums_are_reordered(
+    launcher: Launcher, tmp_path: Path, world_size: int, settings: dict[str, Any]
+) -> None:
+    case = planned_case("transformer:tiny", "ddp", world_size, **settings)
+    parity = prove(launcher, case, tmp_path)
+    assert parity.verdict == "exact", parity.reason
+    assert parity.gradient_tolerance is not None
+    assert parity.gradient_tolerance < 0.5  # far below the error of a missing gradient, 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("LOCAL", "first gradient is off"),
+        ("SUMMED", "first gradient is off"),
+        ("ONE_TENSOR_LOCAL", "the gradient of norm.bias is off"),
+        ("UNWRAPPED", "ranks ended with parameters"),
+    ],
+)
+def test_a_strategy_that_trains_another_model_is_found(
+    launcher: Launcher, tmp_path: Path, fault: str, reason: str
+) -> None:
+    case = planned_case("transformer:tiny", f"tests.fakes:{fault}", 2)
+    parity = prove(launcher, case, tmp_path)
+    assert parity.verdict == "failed"
+    assert parity.reason is not None
+    assert reason in parity.reason
+
+
+def test_a_default_passes_nothing_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, Any]] = []
+
+    class FakeDDP(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module, **options: Any) -> None:
+            super().__init__()
+            self.no_sync = None
+            passed.append(options)
+
+    monkeypatch.setattr(ddp, "DistributedDataParallel", FakeDDP)
+    for options in (
+        DDPOptions(),
+        DDPOptions(bucket_cap_mb=25, static_graph=True),
+        DDPOptions(static_graph=False),
+    ):
+        ddp.prepare(make_problem(), _context(options))
+    assert passed == [
+        {"device_ids": None},
+        {"device_ids": None, "bucket_cap_mb": 25.0, "static_graph": True},
+        {"device_ids": None},
+    ]
+
+
+def _context(options: DDPOptions) -> Context:
+    return Context(
+        device=torch.device("cpu"),
+        rank=0,
+        world_size=1,
+        precision="fp32",
+        accumulation_steps=1,
+        options=options,
+    )
+
+
+def test_the_bucket_layout_is_read_from_torch() -> None:
+    world_of_one()
+    try:
+        session = ddp.prepare(make_problem(), _context(DDPOptions(bucket_cap_mb=0.01)))
+        batches = make_problem().batches(0, 1)
+        for _ in range(3):
+            session.micro_step(next(batches), sync=True, mark=lambda _: None)
+            session.optimizer_step()
+        sizes = session.bucket_bytes()
+        parameters = sum(p.numel() * 4 for _, p in session.full_parameters())
+        session.close()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert sizes is not None
+    assert len(sizes) > 1
+    assert sum(sizes) == parameters
