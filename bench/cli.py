@@ -7,6 +7,8 @@ machine without it and ``bench --help`` answers at once.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -45,11 +47,13 @@ def run_command_line(arguments: list[str]) -> int:
     except BenchError as error:
         _say(f"bench: {error}")
         return 2
+    except KeyboardInterrupt:  # before or after a run, when nothing is at stake
+        return 128 + signal.SIGINT
     except Interruption as interruption:
         _say(f"bench: stopped by {interruption}; everything measured so far is on disk")
         return interruption.exit_code
     except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stdout = None  # type: ignore[assignment] # or closing it fails again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing fails again
         return 141
     return 0
 
@@ -57,6 +61,7 @@ def run_command_line(arguments: list[str]) -> int:
 @app.command()
 def run(
     suite: SuiteArgument,
+    *,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results. [default: runs/SUITE-TIME]")
     ] = None,
@@ -71,18 +76,24 @@ def run(
     if dry_run:
         plan(suite, only=only, json=False)
         return
-    from bench.run.session import run_suite
+    from bench.plan.suite import load_suite
+    from bench.run.server import start_server
 
     if resume and out is None:
         raise BenchError("--resume needs the --out folder of the run to go on with")
-    finished = run_suite(suite, out=out, only=only, resume=resume, launches=launches)
+    described = load_suite(suite)
+    start_server()  # imports torch while the next line does so here
+    from bench.run.session import run_suite
+
+    finished = run_suite(described, out=out, only=only, resume=resume, launches=launches)
     from bench.report.page import load, plain, write_report
 
     _info, records, rows = load(finished.folder)
     report_file = write_report(finished.folder)
     _print(plain(rows))
-    _print(f"\n{len(records)} records in {finished.folder / 'records.jsonl'}\n"
-           f"report in {report_file}")
+    _print(
+        f"\n{len(records)} records in {finished.folder / 'records.jsonl'}\nreport in {report_file}"
+    )
     if finished.has_failures:
         raise typer.Exit(1)
 
@@ -90,9 +101,11 @@ def run(
 @app.command()
 def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = False) -> None:
     """Show the cases of a suite in order, and every skip with its reason."""
-    from bench.run.session import plan_suite
+    from bench.measure.machine import probe_in_child
+    from bench.plan.matrix import expand
+    from bench.plan.suite import load_suite
 
-    _, planned = plan_suite(suite, only=only, launches=None)
+    planned = expand(load_suite(suite), probe_in_child(), only=only)
     if json:
         _print_json(planned)
         return
@@ -155,14 +168,6 @@ def _say(text: str) -> None:
     sys.stderr.write(" ".join(text.split()) + "\n")
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: object = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the place in our code."""
-    del category, filename, lineno, file, line
     _say(f"bench: warning: {message}")

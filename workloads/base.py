@@ -97,7 +97,7 @@ class Workload:
 
     @property
     def default_presets(self) -> dict[str, str]:
-        """Preset per device type, for a suite that names none: ``cpu`` there, ``full`` elsewhere."""
+        """Preset by device type where a suite names none; under "" that of any accelerator."""
         names = list(self.presets)
         return {
             "cpu": "cpu" if "cpu" in names else names[0],

@@ -86,11 +86,10 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(options.width)
         self.head = nn.Linear(options.width, options.vocabulary, bias=False)
         self.apply(_initialise)
-        for block in self.blocks:  # GPT-2: the residual stream's variance must not grow with depth
-            for name in ("project", "narrow"):
-                nn.init.normal_(
-                    block.get_submodule(name).weight, std=0.02 / math.sqrt(2 * options.layers)
-                )
+        for name, weight in self.named_parameters():
+            if name.endswith(("project.weight", "narrow.weight")):
+                # GPT-2: the variance of the residual stream must not grow with depth.
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * options.layers))
         if options.tie_embeddings:
             self.head.weight = self.tokens.weight
 
@@ -150,9 +149,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 
 def _gpt(*, layers: int, heads: int, width: int, batch: int, length: int, summary: str) -> Preset:
     return Preset(
-        options=TransformerOptions(
-            layers=layers, heads=heads, width=width, sequence_length=length
-        ),
+        options=TransformerOptions(layers=layers, heads=heads, width=width, sequence_length=length),
         per_device_batch=batch,
         summary=summary,
     )
@@ -179,19 +176,35 @@ WORKLOADS = (
                 summary="5 million parameters, batch 4 of 128 tokens",
             ),
             "full": _gpt(
-                layers=12, heads=12, width=768, batch=8, length=1024,
+                layers=12,
+                heads=12,
+                width=768,
+                batch=8,
+                length=1024,
                 summary="GPT-2: 124 million parameters, batch 8 of 1024 tokens",
             ),
             "medium": _gpt(
-                layers=24, heads=16, width=1024, batch=4, length=1024,
+                layers=24,
+                heads=16,
+                width=1024,
+                batch=4,
+                length=1024,
                 summary="GPT-2 medium: 355 million parameters, batch 4 of 1024 tokens",
             ),
             "large": _gpt(
-                layers=36, heads=20, width=1280, batch=2, length=1024,
+                layers=36,
+                heads=20,
+                width=1280,
+                batch=2,
+                length=1024,
                 summary="GPT-2 large: 774 million parameters, batch 2 of 1024 tokens",
             ),
             "xl": _gpt(
-                layers=48, heads=25, width=1600, batch=1, length=1024,
+                layers=48,
+                heads=25,
+                width=1600,
+                batch=1,
+                length=1024,
                 summary="GPT-2 XL: 1.56 billion parameters, batch 1 of 1024 tokens",
             ),
         },

@@ -1,0 +1,1 @@
+"""From records to rows with intervals, speedups and flags. Never imports torch."""

@@ -33,7 +33,11 @@ def derived_flags(case: Case, speedup: Estimate | None, records: Sequence[Record
         records: all of the case.
     """
     flags: list[str] = []
-    if speedup is not None and case.world_size > 1 and speedup.value > SUPERLINEAR * case.world_size:
+    if (
+        speedup is not None
+        and case.world_size > 1
+        and speedup.value > SUPERLINEAR * case.world_size
+    ):
         flags.append("superlinear")
     if len({record.environment for record in records}) > 1:
         flags.append("unequal_environments")

@@ -80,7 +80,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proved_wrong(self) -> bool:
-        """Whether the figure must not be used: it is shown struck out, and compared with nothing."""
+        """Whether the figure must not be used: shown struck out, and compared with nothing."""
         failed = self.parity is not None and self.parity.verdict == "failed"
         return failed or not BROKEN_FLAGS.isdisjoint(self.flags)
 
@@ -207,9 +207,9 @@ def _compared(
         speedup=_compare(row, baselines, throughputs, "one device without a wrapper"),
         own_speedup=_compare(row, own, throughputs, f"{row.case.label} on one device"),
     )
-    return msgspec.structs.replace(row, flags=[*row.flags, *derived_flags(
-        row.case, row.speedup.ratio, records[row.case.id]
-    )])
+    return msgspec.structs.replace(
+        row, flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio, records[row.case.id])]
+    )
 
 
 def _compare(

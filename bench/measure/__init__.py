@@ -1,0 +1,1 @@
+"""Devices, clocks, memory, machines, and the proof that the same model was trained."""

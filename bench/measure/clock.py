@@ -7,6 +7,7 @@ accelerator it is an event on the device's current stream, read after the block.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class HostClock:
     def stop(self) -> Block:
         """See ``Clock``."""
         elapsed = self._now() - self._times[0]
-        durations = [end - begin for begin, end in zip(self._times, self._times[1:], strict=False)]
+        durations = [end - begin for begin, end in itertools.pairwise(self._times)]
         return fold(self._phases, durations, elapsed)
 
 
@@ -109,9 +110,7 @@ class EventClock:
         self._synchronize()
         elapsed = self._now() - self._started
         used = self._events[: len(self._phases) + 1]
-        durations = [
-            begin.elapsed_time(end) / 1e3 for begin, end in zip(used, used[1:], strict=False)
-        ]
+        durations = [begin.elapsed_time(end) / 1e3 for begin, end in itertools.pairwise(used)]
         return fold(self._phases, durations, elapsed)
 
     def _record(self, index: int) -> None:

@@ -63,7 +63,7 @@ class CpuDevice:
     """
 
     torch_device = torch.device("cpu")
-    group_device = None
+    group_device: torch.device | None = None
 
     def __init__(self, cores: tuple[int, ...]) -> None:
         self.cores = cores

@@ -45,6 +45,8 @@ def probe() -> Machine:
     import torch  # noqa: PLC0415 - the parent imports this module without paying for torch
     from torch import distributed  # noqa: PLC0415
 
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else the order is part of what the user meant
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     kind = accelerator.type if accelerator is not None else None
     count = torch.accelerator.device_count() if accelerator is not None else 0
@@ -60,9 +62,7 @@ def probe() -> Machine:
         accelerator=kind,
         devices=tuple(_device(index) for index in range(count)),
         backends=tuple(name for name, there in built_in.items() if there),
-        default_backends={
-            name: distributed.get_default_backend_for_device(name) for name in kinds
-        },
+        default_backends={name: distributed.get_default_backend_for_device(name) for name in kinds},
         memory_bytes=psutil.virtual_memory().total,
     )
 
@@ -82,9 +82,7 @@ def usable_cores() -> tuple[int, ...]:
     return cores if quota is None else cores[: max(1, math.floor(quota))]
 
 
-def one_per_core(
-    cpus: Iterable[int], siblings: Callable[[int], frozenset[int]]
-) -> tuple[int, ...]:
+def one_per_core(cpus: Iterable[int], siblings: Callable[[int], frozenset[int]]) -> tuple[int, ...]:
     """The first of every set of logical CPUs that share a core.
 
     >>> one_per_core([0, 1, 2, 3], lambda cpu: frozenset({cpu % 2, cpu % 2 + 2}))
@@ -192,6 +190,4 @@ def visible_name(index: int, uuid: str, asked: str | None) -> str:
 
 
 if __name__ == "__main__":
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else the order is part of what the user meant
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     sys.stdout.buffer.write(msgspec.json.encode(probe()) + b"\n")

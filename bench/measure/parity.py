@@ -18,10 +18,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -72,20 +71,20 @@ class Comparison:
 
 
 def train_reference(
-    problem: Problem, micro_batches: Callable[[], Iterator[list[Batch]]], steps: int
+    problem: Problem, step_batches: Iterator[list[Batch]], steps: int
 ) -> tuple[list[float], Gradients]:
     """Train on one device; returns the loss of each step and the first step's gradient.
 
     Args:
         problem: in the precision wanted, with its initial parameters.
-        micro_batches: the micro-batches of each step.
+        step_batches: per step, its micro-batches.
         steps: optimizer steps.
     """
     parameters = dict(problem.model.named_parameters())
     optimizer = problem.make_optimizer(parameters.values())
     losses: list[float] = []
     first: Gradients = {}
-    for batches in itertools.islice(micro_batches(), steps):
+    for batches in itertools.islice(step_batches, steps):
         losses.append(accumulate(problem, batches))
         first = first or copy_gradients(parameters.items())
         optimizer.step()
@@ -176,9 +175,7 @@ def compare_exact(
     assert len(losses) == len(reference.losses), f"{len(losses)} steps were trained"
     errors = {
         f"loss of step {step}": abs(loss - expected) / abs(expected)
-        for step, (loss, expected) in enumerate(
-            zip(losses, reference.losses, strict=True), start=1
-        )
+        for step, (loss, expected) in enumerate(zip(losses, reference.losses, strict=True), start=1)
     }
     squares = {"difference": 0.0, "reference": 0.0}
     for name, gradient in _paired(gradients, reference.exact):
@@ -270,6 +267,3 @@ def digest(tensors: Iterable[Tensor]) -> str:
         plain = tensor.detach().cpu().contiguous().flatten()
         state.update(plain.view(torch.uint8).numpy().data)
     return state.hexdigest()
-
-
-ReferenceKind = Literal["micro_batches", "whole_batch", "none"]

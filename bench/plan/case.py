@@ -65,8 +65,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When the timed part of one launch ends: after ``min_steps``, and then as soon as the 95 %
-    interval of the step time is within ``target_interval`` or ``max_s`` have passed."""
+    """When the timed part of one launch ends.
+
+    After ``min_steps``, and then as soon as the 95 % interval of the step time is within
+    ``target_interval`` or ``max_s`` have passed.
+    """
 
     min_steps: PositiveInt = 10
     max_s: PositiveFloat = 10.0

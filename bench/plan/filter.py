@@ -126,4 +126,3 @@ def _word(node: ast.expr) -> Value:
 def matching(expression: str | None) -> Callable[[Case], bool]:
     """The test of an expression; without one, every case matches."""
     return compile_filter(expression) if expression else lambda _: True
-

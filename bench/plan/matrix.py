@@ -65,7 +65,7 @@ def expand(suite: Suite, machine: Machine, *, only: str | None = None) -> tuple[
     wanted = matching(only)
     planned: dict[str, PlannedCase] = {}
     for block in suite.blocks:
-        for candidate in _expand_block(block, suite, machine):
+        for candidate in _BlockPlanner(suite, block, machine).expand():
             if wanted(candidate.case):
                 planned.setdefault(candidate.case.id, candidate)
     if not planned:
@@ -73,21 +73,155 @@ def expand(suite: Suite, machine: Machine, *, only: str | None = None) -> tuple[
     return tuple(planned.values())
 
 
-def _expand_block(block: Block, suite: Suite, machine: Machine) -> Iterator[PlannedCase]:
-    ways = _ways(block, suite)
-    try:
-        wanted = matching(block.filter)
-    except FilterError as error:
-        raise SuiteError(str(error), source=suite.source, path=f"{block.path}.filter") from error
-    for index, (reference, axes) in enumerate(block.workloads):
-        path = f"{block.path}.workloads[{index}]"
-        for settings in _settings(block):
-            device = machine.device_type(settings.device)
-            for model in _models(reference, axes, device, suite.source, path):
-                for way, world_size in _way_sizes(ways, block.world_sizes):
-                    planned = _resolve(model, way, world_size, settings, suite, machine, block.path)
-                    if wanted(planned.case):
-                        yield planned
+class _BlockPlanner:
+    """Expands one block of a suite for one machine."""
+
+    def __init__(self, suite: Suite, block: Block, machine: Machine) -> None:
+        self.suite = suite
+        self.block = block
+        self.machine = machine
+
+    def expand(self) -> Iterator[PlannedCase]:
+        """The block's cases: workloads, then settings, then strategies, then sizes."""
+        ways = self._ways()
+        try:
+            wanted = matching(self.block.filter)
+        except FilterError as error:
+            raise self._error(str(error), "filter") from error
+        for index, (reference, axes) in enumerate(self.block.workloads):
+            for settings in _settings(self.block):
+                device = self.machine.device_type(settings.device)
+                for model in self._models(reference, axes, device, f"workloads[{index}]"):
+                    for way, world_size in _way_sizes(ways, self.block.world_sizes):
+                        planned = self._resolve(model, way, world_size, settings)
+                        if wanted(planned.case):
+                            yield planned
+
+    def _error(self, message: str, path: str) -> SuiteError:
+        return SuiteError(message, source=self.suite.source, path=f"{self.block.path}.{path}")
+
+    def _ways(self) -> list[_Way]:
+        ways: list[_Way] = []
+        for index, (name, axes) in enumerate(self.block.strategies):
+            path = f"strategies[{index}]"
+            try:
+                strategy = find_strategy(name)
+            except BenchError as error:
+                raise self._error(str(error), path) from error
+            for chosen in _choices(axes):
+                options = self._convert(chosen, strategy.options, name, f"{path}.{name}")
+                settings = msgspec.structs.asdict(options)
+                ways.append(_Way(strategy, name, settings, _label(name, options)))
+        return ways
+
+    def _models(
+        self, reference: str, axes: dict[str, list[Any]], device: str, path: str
+    ) -> list[_Model]:
+        name, named_preset = split_reference(reference)
+        try:
+            workload = find_workload(name)
+        except BenchError as error:
+            raise self._error(str(error), path) from error
+        if named_preset is not None and "preset" in axes:
+            raise self._error("names a preset twice", path)
+        automatic = workload.default_presets.get(device, workload.default_presets[""])
+        models: list[_Model] = []
+        for chosen in _choices(axes):
+            preset_name = named_preset or chosen.pop("preset", automatic)
+            preset = workload.presets.get(preset_name)
+            if preset is None:
+                hint = did_you_mean(str(preset_name), workload.presets)
+                raise self._error(f"workload {name} has no preset '{preset_name}'{hint}", path)
+            merged = msgspec.structs.asdict(preset.options) | chosen
+            options = self._convert(merged, workload.options, name, f"{path}.{name}")
+            models.append(
+                _Model(
+                    workload,
+                    name,
+                    preset_name,
+                    msgspec.structs.asdict(options),
+                    preset.per_device_batch,
+                    workload.facts(options),
+                )
+            )
+        return models
+
+    def _convert(
+        self, given: dict[str, Any], kind: type[Converted], owner: str, path: str
+    ) -> Converted:
+        known = kind.__struct_fields__
+        for key in given:
+            if key not in known:
+                hint = did_you_mean(key, known) if known else ". It has none"
+                raise self._error(f"{owner} has no option '{key}'{hint}", path)
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as error:
+            message, _, inner = str(error).partition(" - at `$")
+            raise self._error(message, path + inner.rstrip("`")) from error
+
+    def _resolve(
+        self, model: _Model, way: _Way, world_size: int, settings: Settings
+    ) -> PlannedCase:
+        device = self.machine.device_type(settings.device)
+        per_device, total = self._batch(model, world_size, settings)
+        case = identify(
+            Case(
+                workload=model.name,
+                preset=model.preset,
+                workload_options=model.options,
+                strategy=way.name,
+                options=way.options,
+                label=way.label,
+                device=device,
+                backend=_backend(way.strategy, settings.backend, device, self.machine),
+                world_size=world_size,
+                precision=settings.precision,
+                compile=settings.compile,
+                optimizer=(
+                    model.workload.optimizer if settings.optimizer == "auto" else settings.optimizer
+                ),
+                per_device_batch=per_device,
+                global_batch=total,
+                scaling=settings.scaling,
+                accumulation_steps=settings.accumulation_steps,
+                cores_per_device=self.suite.cores_per_device if device == "cpu" else None,
+                data=settings.data,
+                seed=settings.seed,
+            )
+        )
+        available = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
+        return PlannedCase(
+            case=case,
+            effort=_effort(settings),
+            skip_reason=_skip_reason(case, model, way.strategy, available, self.machine),
+            oversubscribed=device == "cpu" and world_size > available,
+        )
+
+    def _batch(self, model: _Model, world_size: int, settings: Settings) -> tuple[int, int]:
+        """(per device, global) batch under the scaling rule asked for."""
+        steps = world_size * settings.accumulation_steps
+        asked = settings.global_batch
+        if settings.scaling == "weak":
+            if asked is not None:
+                raise self._error(
+                    "weak scaling fixes per_device_batch; a global_batch needs scaling: strong",
+                    "global_batch",
+                )
+            per_device = settings.per_device_batch or model.per_device_batch
+            return per_device, per_device * steps
+        if asked is None or settings.per_device_batch is not None:
+            raise self._error(
+                "strong scaling needs a global_batch, and no per_device_batch",
+                "global_batch" if asked is None else "per_device_batch",
+            )
+        if asked % steps:
+            raise self._error(
+                f"{asked} does not divide by {world_size} devices x "
+                f"{settings.accumulation_steps} accumulation steps",
+                "global_batch",
+            )
+        return asked // steps, asked
 
 
 def _settings(block: Block) -> Iterator[Settings]:
@@ -96,9 +230,7 @@ def _settings(block: Block) -> Iterator[Settings]:
         yield Settings(**dict(zip(block.axes, values, strict=True)))
 
 
-def _way_sizes(
-    ways: tuple[_Way, ...], world_sizes: tuple[int, ...]
-) -> Iterator[tuple[_Way, int]]:
+def _way_sizes(ways: Sequence[_Way], world_sizes: Sequence[int]) -> Iterator[tuple[_Way, int]]:
     """A strategy bound to fewer devices than all sizes asked for runs once, on its largest."""
     for way in ways:
         limit = way.strategy.max_world_size
@@ -107,131 +239,20 @@ def _way_sizes(
             yield way, size
 
 
-def _ways(block: Block, suite: Suite) -> tuple[_Way, ...]:
-    ways: list[_Way] = []
-    for index, (name, axes) in enumerate(block.strategies):
-        path = f"{block.path}.strategies[{index}]"
-        strategy = _named(find_strategy, name, suite.source, path)
-        for chosen in _choices(axes):
-            options = _convert(
-                chosen, strategy.options, f"{name} has", suite.source, f"{path}.{name}"
-            )
-            ways.append(_Way(strategy, name, msgspec.structs.asdict(options), _label(name, options)))
-    return tuple(ways)
-
-
 def _label(name: str, options: Options) -> str:
     changed = [f"{key}={_plain(value)}" for key, value in options.changed().items()]
     return f"{name}({', '.join(changed)})" if changed else name
 
 
 def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _models(
-    reference: str, axes: dict[str, list[Any]], device: str, source: str, path: str
-) -> list[_Model]:
-    name, named_preset = split_reference(reference)
-    workload = _named(find_workload, name, source, path)
-    if named_preset is not None and "preset" in axes:
-        raise SuiteError("names a preset twice", source=source, path=path)
-    models: list[_Model] = []
-    for chosen in _choices(axes):
-        defaults = workload.default_presets
-        automatic = defaults.get(device, defaults[""])
-        preset_name = named_preset or chosen.pop("preset", automatic)
-        preset = workload.presets.get(preset_name)
-        if preset is None:
-            hint = did_you_mean(str(preset_name), workload.presets)
-            raise SuiteError(
-                f"workload {name} has no preset '{preset_name}'{hint}", source=source, path=path
-            )
-        merged = msgspec.structs.asdict(preset.options) | chosen
-        options = _convert(merged, workload.options, f"{name} has", source, f"{path}.{name}")
-        models.append(
-            _Model(
-                workload,
-                name,
-                preset_name,
-                msgspec.structs.asdict(options),
-                preset.per_device_batch,
-                workload.facts(options),
-            )
-        )
-    return models
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
-
-
-def _named(find: Any, name: str, source: str, path: str) -> Any:
-    try:
-        return find(name)
-    except BenchError as error:
-        raise SuiteError(str(error), source=source, path=path) from error
-
-
-def _convert(
-    given: dict[str, Any], kind: type[Converted], owner: str, source: str, path: str
-) -> Converted:
-    known = kind.__struct_fields__
-    for key in given:
-        if key not in known:
-            hint = did_you_mean(key, known) if known else ". It has none"
-            raise SuiteError(f"{owner} no option '{key}'{hint}", source=source, path=path)
-    try:
-        return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        message, _, inner = str(error).partition(" - at `$")
-        raise SuiteError(message, source=source, path=path + inner.rstrip("`")) from error
-
-
-def _resolve(
-    model: _Model,
-    way: _Way,
-    world_size: int,
-    settings: Settings,
-    suite: Suite,
-    machine: Machine,
-    path: str,
-) -> PlannedCase:
-    device = machine.device_type(settings.device)
-    per_device, total = _batch(model, world_size, settings, suite.source, path)
-    case = identify(
-        Case(
-            workload=model.name,
-            preset=model.preset,
-            workload_options=model.options,
-            strategy=way.name,
-            options=way.options,
-            label=way.label,
-            device=device,
-            backend=_backend(way.strategy, settings.backend, device, machine),
-            world_size=world_size,
-            precision=settings.precision,
-            compile=settings.compile,
-            optimizer=(
-                model.workload.optimizer if settings.optimizer == "auto" else settings.optimizer
-            ),
-            per_device_batch=per_device,
-            global_batch=total,
-            scaling=settings.scaling,
-            accumulation_steps=settings.accumulation_steps,
-            cores_per_device=suite.cores_per_device if device == "cpu" else None,
-            data=settings.data,
-            seed=settings.seed,
-        )
-    )
-    available = machine.device_count(device, cores_per_device=suite.cores_per_device)
-    return PlannedCase(
-        case=case,
-        effort=_effort(settings),
-        skip_reason=_skip_reason(case, model, way.strategy, available, machine),
-        oversubscribed=device == "cpu" and world_size > available,
-    )
 
 
 def _effort(settings: Settings) -> Effort:
@@ -241,36 +262,6 @@ def _effort(settings: Settings) -> Effort:
 @functools.lru_cache(maxsize=256)
 def _cached_effort(*values: Any) -> Effort:
     return Effort(**dict(zip(EFFORT_FIELDS, values, strict=True)))
-
-
-def _batch(
-    model: _Model, world_size: int, settings: Settings, source: str, path: str
-) -> tuple[int, int]:
-    """(per device, global) batch under the scaling rule asked for."""
-    steps = world_size * settings.accumulation_steps
-    if settings.scaling == "weak":
-        if settings.global_batch is not None:
-            raise SuiteError(
-                "weak scaling fixes per_device_batch; a global_batch needs scaling: strong",
-                source=source,
-                path=f"{path}.global_batch",
-            )
-        per_device = settings.per_device_batch or model.per_device_batch
-        return per_device, per_device * steps
-    if settings.global_batch is None or settings.per_device_batch is not None:
-        raise SuiteError(
-            "strong scaling needs a global_batch, and no per_device_batch",
-            source=source,
-            path=f"{path}.{'global_batch' if settings.global_batch is None else 'per_device_batch'}",
-        )
-    if settings.global_batch % steps:
-        raise SuiteError(
-            f"{settings.global_batch} does not divide by {world_size} devices x "
-            f"{settings.accumulation_steps} accumulation steps",
-            source=source,
-            path=f"{path}.global_batch",
-        )
-    return settings.global_batch // steps, settings.global_batch
 
 
 def _backend(strategy: Strategy, asked: str, device: str, machine: Machine) -> str | None:
@@ -304,7 +295,5 @@ def _skip_reason(
     if case.compile != "none":
         return "torch.compile is not part of this version"
     if model.facts.has_batch_norm and case.per_device_batch < 2:
-        return (
-            "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
-        )
+        return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
     return strategy.check(model.facts, case, machine)

@@ -177,8 +177,9 @@ class _Reader:
             choice = _choices(kind)
             if isinstance(value, str) and choice:
                 message = f"invalid value '{value}'{did_you_mean(value, choice)}"
-            raise self.fail(f"{message}, got {value!r}" if not choice else message,
-                            path + inner.rstrip("`")) from error
+            raise self.fail(
+                f"{message}, got {value!r}" if not choice else message, path + inner.rstrip("`")
+            ) from error
 
     def axes(self, given: dict[str, Any], path: str) -> dict[str, list[Any]]:
         """Every setting named, as a list of checked values."""
@@ -223,15 +224,21 @@ class _Reader:
             mapping = self.mapping(item, where, None)
             if len(mapping) != 1:
                 raise self.fail("must be a name, or one name with its options", where)
-            (name, options), = mapping.items()
+            ((name, options),) = mapping.items()
             if options is None:
                 options = {}
             options = self.mapping(options, f"{where}.{name}", None)
-            found.append((name, {
-                key: self.items(setting, f"{where}.{name}.{key}")
-                if isinstance(setting, list) else [setting]
-                for key, setting in options.items()
-            }))
+            found.append(
+                (
+                    name,
+                    {
+                        key: self.items(setting, f"{where}.{name}.{key}")
+                        if isinstance(setting, list)
+                        else [setting]
+                        for key, setting in options.items()
+                    },
+                )
+            )
         return tuple(found)
 
 

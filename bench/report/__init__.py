@@ -1,0 +1,1 @@
+"""From rows to pages that people read. Never imports torch."""

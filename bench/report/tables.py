@@ -66,21 +66,22 @@ def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
 def _table(rows: list[Row], *, compact: bool) -> Table:
     case = rows[0].case
     unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
-    columns = [
-        Column("strategy", lambda row: _variant(row.case, rows), is_figure=False),
-        Column("devices", lambda row: str(row.case.world_size), is_figure=False),
-        Column(f"{unit}s/s", _throughput),
-        Column("speedup", lambda row: _comparison(row.speedup)),
-        Column("efficiency", _efficiency),
-        Column(_memory_heading(rows), _memory),
-        Column("parity", _parity, is_figure=False),
-    ]
+    speed = Column(f"{unit}s/s", _throughput)
+    strategy = Column("strategy", lambda row: _variant(row.case, rows), is_figure=False)
+    devices = Column(
+        "dev." if compact else "devices", lambda row: str(row.case.world_size), is_figure=False
+    )
+    speedup = Column("speedup", lambda row: _comparison(row.speedup))
+    parity = Column("parity", _parity, is_figure=False)
+    columns = [strategy, devices, speed, speedup]
     if not compact:
-        columns[4:4] = [Column("vs itself on 1", lambda row: _comparison(row.own_speedup))]
-        columns[6:6] = [
-            Column("step ms, median / p95", _step),
-            Column("sync cost, ms", _sync_cost),
-        ]
+        columns.append(Column("vs itself on 1", lambda row: _comparison(row.own_speedup)))
+    columns.append(Column("eff." if compact else "efficiency", _efficiency))
+    if not compact:
+        columns.append(Column("step ms, median / p95", _step))
+        columns.append(Column("sync cost, ms", _sync_cost))
+    columns.append(Column("GiB/dev." if compact else _memory_heading(rows), _memory))
+    columns.append(parity)
     return Table(
         title=f"{case.workload}, preset {case.preset}",
         rule=_rule(case, rows),
@@ -108,17 +109,31 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
 def _variant(case: Case, rows: Sequence[Row]) -> str:
     """The strategy with whatever else varies between the rows of its table."""
     parts = [case.label]
-    for name in ("precision", "compile", "optimizer", "backend", "accumulation_steps",
-                 "per_device_batch" if case.scaling == "weak" else "global_batch", "seed"):
+    for name in (
+        "precision",
+        "compile",
+        "optimizer",
+        "backend",
+        "accumulation_steps",
+        "per_device_batch" if case.scaling == "weak" else "global_batch",
+        "seed",
+    ):
         values = {getattr(row.case, name) for row in rows} - {None}
         if len(values) > 1 and getattr(case, name) is not None:
-            parts.append(f"{getattr(case, name)}" if name in {"precision", "backend", "optimizer"}
-                         else f"{name} {getattr(case, name)}")
+            parts.append(
+                f"{getattr(case, name)}"
+                if name in {"precision", "backend", "optimizer"}
+                else f"{name} {getattr(case, name)}"
+            )
     return ", ".join(parts)
 
 
 def render(
-    table: Table, *, style: str, mark: Callable[[str], str], strike: Callable[[str], str],
+    table: Table,
+    *,
+    style: str,
+    mark: Callable[[str], str],
+    strike: Callable[[str], str],
     escape: Callable[[str], str],
 ) -> str:
     """The table's text in one of tabulate's styles.
@@ -143,9 +158,7 @@ def render(
         body.append(cells)
     headings = [column.heading for column in table.columns]
     alignment = ["left", "right", *["right"] * (len(headings) - 3), "left"]
-    return tabulate(
-        body, headings, tablefmt=style, disable_numparse=True, colalign=alignment
-    )
+    return tabulate(body, headings, tablefmt=style, disable_numparse=True, colalign=alignment)
 
 
 def _notes(row: Row) -> list[str]:
@@ -188,14 +201,13 @@ def _memory(row: Row) -> str:
     if not known:
         return DASH
     low, high = min(known) / GIB, max(known) / GIB
-    span = f"{high:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-    return span
+    return f"{high:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
 
 
 def _memory_heading(rows: Sequence[Row]) -> str:
     """Says which of the peaks the column shows."""
     names = dict.fromkeys(row.peak_name for row in rows if row.peak_name)
-    return f"{' or '.join(names) or 'peak'} GiB/device"
+    return f"{' or '.join(names) or 'peak'} memory, GiB/device"
 
 
 def _step(row: Row) -> str:

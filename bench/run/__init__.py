@@ -1,0 +1,1 @@
+"""From a case to records: processes, the training loop, and the order of it all."""

@@ -1,15 +1,11 @@
-"""Start the processes of one launch through torch's elastic launcher, and collect what they say.
-
-A fork server that has imported torch once forks every rank, so that a fresh process costs a tenth
-of a second instead of the seconds of importing torch again.
-"""
+"""Start the processes of one launch through torch's elastic launcher, and collect what they say."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import multiprocessing
-import multiprocessing.forkserver
+import multiprocessing.process
 import os
 import re
 import shutil
@@ -19,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
@@ -28,16 +25,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from bench.errors import Interruption
+from bench.errors import BenchError, Interruption
 from bench.measure.device import core_sets, visible_devices
+from bench.measure.machine import probe
 from bench.plan.case import Case, Effort, Machine
 from bench.run import server, worker
 from bench.run.outcome import Assignment, Failure, Job, RankOutcome
 
-START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-PRELOAD = ["bench.run.server", "bench.run.worker", "torch._dynamo"]
-"""Imported once in the fork server: the worker, every shipped strategy through its registry, and
-what every optimizer imports in its first step."""
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
@@ -49,25 +43,36 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-def start_server() -> None:
-    """Start the fork server, which then imports torch while the caller goes on.
+def probe_in_server() -> Machine:
+    """The machine, as a child of the fork server finds it: no second import of torch.
 
-    Must be called from the main thread: the server dies with the thread that started it.
+    Raises:
+        BenchError: the child failed.
     """
-    # Ask NVML, not the driver, whether there is a GPU: the driver must not start in this process.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    if START_METHOD != "forkserver":
-        return
-    os.environ[server.PARENT] = str(os.getpid())
-    multiprocessing.set_forkserver_preload(PRELOAD)
-    multiprocessing.forkserver.ensure_running()
+    context = multiprocessing.get_context(server.START_METHOD)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_machine, args=(sender,))  # type: ignore[attr-defined]
+    child.start()
+    sender.close()
+    try:
+        return msgspec.json.decode(receiver.recv_bytes(), type=Machine)
+    except EOFError as error:
+        raise BenchError("torch cannot look at this machine's devices; see above") from error
+    finally:
+        receiver.close()
+        child.join()
+
+
+def _send_machine(sender: Connection) -> None:
+    server.follow_server()
+    sender.send_bytes(msgspec.json.encode(probe()))
 
 
 class Launcher:
-    """Launches on one host, in a scratch folder that is removed at the end.
+    """Launches on one host.
 
     Args:
-        scratch: private folder for references, outcomes and logs.
+        scratch: private folder for references, outcomes and logs, which the caller removes.
         machine: whose cores and devices ranks are given.
     """
 
@@ -75,12 +80,6 @@ class Launcher:
         self.scratch = scratch
         self.machine = machine
         self._count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def launch_case(
         self,
@@ -174,7 +173,7 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
-        start_method=START_METHOD,
+        start_method=server.START_METHOD,
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
         shutdown_timeout=2,
     )
@@ -261,9 +260,12 @@ class _Watch:
 
 
 def _children() -> list[BaseProcess]:
-    """Processes that this one started, without ``active_children``'s joining of finished ones:
-    the launcher is about to join them itself, and the exit code can be read once only."""
-    return list(multiprocessing.process._children)  # type: ignore[attr-defined] # noqa: SLF001
+    """Processes that this one started, finished ones included.
+
+    Not ``active_children``, which joins those that have finished: the launcher is about to join
+    them itself, and an exit code can be read once only.
+    """
+    return list(multiprocessing.process._children)  # type: ignore[attr-defined]
 
 
 def _send(pid: int | None, number: signal.Signals) -> None:

@@ -6,6 +6,7 @@ computed from numbers that all ranks have agreed on.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -148,13 +149,11 @@ def relative_half_width(values: list[float]) -> float:
     """
     if len(values) < MIN_BLOCKS:
         return float("inf")
-    error = statistics.stdev(values) / len(values) ** 0.5
+    error = statistics.stdev(values) / math.sqrt(len(values))
     return 2 * error / statistics.fmean(values)
 
 
-def run_sync_pairs(
-    engine: Engine, window: Window, block_steps: int
-) -> list[tuple[float, float]]:
+def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tuple[float, float]]:
     """Seconds per step with and without synchronisation, slowest rank, in pairs of blocks.
 
     Each pair is measured back to back, in turns with either first, so that drift cancels. The

@@ -9,14 +9,13 @@ from typing import Literal
 import msgspec
 
 from bench.measure.memory import Peaks
-from bench.plan.case import Case, Effort, Pass
+from bench.plan.case import Case, Effort
 from bench.records.record import (
     Communication,
     Memory,
     Parity,
     Phases,
     Record,
-    Status,
     Throughput,
     Timing,
 )
@@ -157,22 +156,6 @@ def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
         return outcome.failure.is_secondary, float("inf") if at_s is None else at_s
 
     return min(failed, key=order, default=None)
-
-
-def skipped(
-    case: Case, reason: str, *, run_id: str, environment: str, status: Status = "skipped",
-    launch: int = 0, pass_: Pass = "timing",
-) -> Record:
-    """The record of a case that was not measured."""
-    return Record(
-        run_id=run_id,
-        launch=launch,
-        pass_=pass_,
-        case=case,
-        status=status,
-        reason=reason,
-        environment=environment,
-    )
 
 
 def _reason(culprit: RankOutcome, ranks: int) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,10 +20,10 @@ from bench.errors import Interruption
 from bench.measure.parity import MAX_BATCH
 from bench.plan.case import Case, Pass, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
-from bench.records.record import Parity, Record
+from bench.records.record import Parity, Record, Status
 from bench.records.store import Store
 from bench.run.launch import Launcher
-from bench.run.outcome import find_culprit, skipped, to_record
+from bench.run.outcome import find_culprit, to_record
 
 LAUNCH_GUESS_S = 6.0
 """Start, set-up and warm-up of a launch, before any has been seen."""
@@ -148,17 +148,15 @@ class Runner:
         Raises:
             Interruption: a signal arrived; the running case is recorded as interrupted.
         """
-        records = [
-            self._keep(
-                skipped(
-                    planned.case,
-                    planned.skip_reason,
-                    run_id=self._run_id,
-                    environment=self._environment,
-                )
-            )
+        skips = [
+            (Step(planned=planned, pass_="timing", launch=0), planned.skip_reason)
             for planned in plan
-            if planned.skip_reason is not None and (planned.case.id, 0, "timing") not in done
+            if planned.skip_reason is not None
+        ]
+        records = [
+            self._keep(self._unmeasured(step, "skipped", reason))
+            for step, reason in skips
+            if step.key not in done
         ]
         steps = [step for step in schedule(plan, seed) if step.key not in done]
         estimate = Estimate()
@@ -185,17 +183,15 @@ class Runner:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
 
-    def _unmeasured(
-        self, step: Step, status: Literal["interrupted", "failed"], reason: str
-    ) -> Record:
-        return skipped(
-            step.planned.case,
-            reason,
+    def _unmeasured(self, step: Step, status: Status, reason: str | None) -> Record:
+        return Record(
             run_id=self._run_id,
-            environment=self._environment,
-            status=status,
             launch=step.launch,
             pass_=step.pass_,
+            case=step.planned.case,
+            status=status,
+            reason=reason,
+            environment=self._environment,
         )
 
     def _launch(self, step: Step, reference: Path | None = None) -> Record:
@@ -249,12 +245,8 @@ class Runner:
         return culprit.failure.reason
 
     def _not_proved(self, step: Step, reason: str) -> Record:
-        return msgspec.structs.replace(
-            self._unmeasured(step, "failed", reason),
-            status="ok",
-            reason=None,
-            parity=Parity(verdict="not_checked", reason=reason),
-        )
+        proof = Parity(verdict="not_checked", reason=reason)
+        return msgspec.structs.replace(self._unmeasured(step, "ok", None), parity=proof)
 
 
 def process_count(case: Case) -> int:

@@ -1,4 +1,4 @@
-"""A whole run: from the name of a suite to a folder of records."""
+"""A whole run: from a suite to a folder of records."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ import msgspec
 
 from bench.errors import Interruption, OutputError
 from bench.measure.environment import collect, fingerprint, versions
-from bench.measure.machine import probe_in_child
-from bench.plan.case import PlannedCase
+from bench.plan.case import Machine, PlannedCase
 from bench.plan.matrix import expand
-from bench.plan.suite import Suite, load_suite
+from bench.plan.suite import Suite
 from bench.records.record import Record, RunInfo
-from bench.records.store import RECORDS, RUN, Store, read_records, read_run, recorded
-from bench.run.launch import Launcher, start_server
+from bench.records.store import Store, read_records, read_run, recorded
+from bench.run.launch import Launcher, probe_in_server
 from bench.run.progress import Lines
 from bench.run.rounds import Runner
 
@@ -42,65 +41,62 @@ class Finished:
 
 
 def plan_suite(
-    reference: str, *, only: str | None, launches: int | None
-) -> tuple[Suite, tuple[PlannedCase, ...]]:
-    """Read a suite and expand it for this machine.
+    suite: Suite, machine: Machine, *, only: str | None, launches: int | None = None
+) -> tuple[PlannedCase, ...]:
+    """Expand a suite for a machine.
 
     Args:
-        reference: file or name.
+        suite: what to run.
+        machine: what it would run on.
         only: filter expression.
         launches: in place of every case's own number.
 
     Raises:
         BenchError: the suite or the filter is wrong.
     """
-    suite = load_suite(reference)
-    planned = expand(suite, probe_in_child(), only=only)
-    if launches is not None:
-        planned = tuple(
-            msgspec.structs.replace(
-                one, effort=msgspec.structs.replace(one.effort, launches=launches)
-            )
-            for one in planned
-        )
-    return suite, planned
+    planned = expand(suite, machine, only=only)
+    if launches is None:
+        return planned
+    return tuple(
+        msgspec.structs.replace(one, effort=msgspec.structs.replace(one.effort, launches=launches))
+        for one in planned
+    )
 
 
 def run_suite(
-    reference: str,
+    suite: Suite,
     *,
     out: Path | None,
     only: str | None,
     resume: bool,
     launches: int | None,
 ) -> Finished:
-    """Measure a suite.
+    """Measure a suite. The fork server has been started.
 
     Args:
-        reference: file or name of a shipped suite.
+        suite: what to run.
         out: folder for the results; None for a new one under ``runs``.
         only: filter expression.
         resume: go on with the run in ``out``.
         launches: in place of every case's own number.
 
     Raises:
-        BenchError: something the user can put right; nothing was started.
+        BenchError: something the user can put right; nothing was measured.
         Interruption: a signal arrived; what was measured is on disk.
     """
-    start_server()
-    suite, planned = plan_suite(reference, only=only, launches=launches)
-    folder = out or _new_folder(suite.name)
-    with Store(folder, resume=resume) as store, _scratch() as scratch, _signals_raise():
-        info = _previous(folder, planned) if resume else None
-        before = read_records(folder) if info is not None else []
-        info = info or _describe(suite, planned)
-        store.write_run(info)
-        with Launcher(scratch, probe_in_child()) as launcher:
+    with _signals_raise():
+        machine = probe_in_server()
+        planned = plan_suite(suite, machine, only=only, launches=launches)
+        folder = out or _new_folder(suite.name)
+        with Store(folder, resume=resume) as store, _scratch() as scratch:
+            info = _previous(folder, planned) if resume else _describe(suite, planned, machine)
+            before = read_records(folder) if resume else []
+            store.write_run(info)
             runner = Runner(
-                launcher=launcher,
+                launcher=Launcher(scratch, machine),
                 store=store,
                 run_id=info.run_id,
-                environment=fingerprint(collect(probe_in_child())),
+                environment=fingerprint(collect(machine)),
                 progress=Lines(sys.stderr),
             )
             try:
@@ -108,7 +104,7 @@ def run_suite(
             except Interruption as interruption:
                 _end(store, info, str(interruption))
                 raise
-        _end(store, info, "complete")
+            _end(store, info, "complete")
     return Finished(folder=folder, has_failures=any(map(_is_failure, [*before, *records])))
 
 
@@ -119,8 +115,8 @@ def _is_failure(record: Record) -> bool:
     return proved_wrong or not {"ranks_differ", "duplicate_data"}.isdisjoint(record.flags)
 
 
-def _describe(suite: Suite, planned: Sequence[PlannedCase]) -> RunInfo:
-    environment = collect(probe_in_child())
+def _describe(suite: Suite, planned: Sequence[PlannedCase], machine: Machine) -> RunInfo:
+    environment = collect(machine)
     return RunInfo(
         run_id=secrets.token_hex(6),
         suite={
@@ -205,6 +201,3 @@ def _signals_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-assert {RECORDS, RUN} <= {"records.jsonl", "run.json"}, "the names are part of the contract"

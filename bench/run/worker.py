@@ -171,7 +171,7 @@ def _problem(rank: Rank, *, dtype: torch.dtype | None = None, batch: int | None 
 
 
 def _batches(rank: Rank, problem: Problem) -> Iterator[Batch]:
-    """This process's own samples: its shard, or all shards for a process that drives all devices."""
+    """This process's own samples: its shard, or all shards if it drives all devices."""
     shards = rank.assignment.case.world_size
     if rank.strategy.processes == "one":
         return whole_batches(problem, shards)
@@ -286,9 +286,7 @@ def _prove_exact(
     return session, exact, _divergence(session)
 
 
-def _prove_native(
-    rank: Rank, reference: parity.Reference
-) -> tuple[Session, parity.Comparison]:
+def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, parity.Comparison]:
     case = rank.assignment.case
     problem = _problem(rank, batch=_parity_batch(rank))
     session = rank.strategy.prepare(problem, _context(rank))
@@ -364,7 +362,7 @@ def _make_reference(rank: Rank) -> None:
     case = rank.assignment.case
     assert rank.assignment.reference is not None
 
-    def micro_batches(problem: Problem) -> Iterator[list[Batch]]:
+    def step_batches(problem: Problem) -> Iterator[list[Batch]]:
         return parity.step_batches(
             problem,
             shards=case.world_size,
@@ -372,20 +370,17 @@ def _make_reference(rank: Rank) -> None:
             whole=rank.strategy.reference == "whole_batch",
         )
 
-    exact = _problem(rank, dtype=torch.float64, batch=_parity_batch(rank))
-    losses, exact_gradients = parity.train_reference(
-        exact, lambda: micro_batches(exact), parity.STEPS
-    )
-    del exact
-    native = _problem(rank, batch=_parity_batch(rank))
-    first = next(micro_batches(native))
+    problem = _problem(rank, dtype=torch.float64, batch=_parity_batch(rank))
+    losses, exact = parity.train_reference(problem, step_batches(problem), parity.STEPS)
+    problem = _problem(rank, batch=_parity_batch(rank))
+    first = next(step_batches(problem))
     with autocast(_context(rank)):
-        parity.accumulate(native, first)
-        gradients = parity.copy_gradients(native.model.named_parameters())
-        spread = parity.reordering_spread(native, first, gradients, seed=case.seed)
+        parity.accumulate(problem, first)
+        native = parity.copy_gradients(problem.model.named_parameters())
+        spread = parity.reordering_spread(problem, first, native, seed=case.seed)
     parity.save_reference(
         Path(rank.assignment.reference),
-        parity.Reference(losses=losses, exact=exact_gradients, native=gradients, spread=spread),
+        parity.Reference(losses=losses, exact=exact, native=native, spread=spread),
     )
 
 

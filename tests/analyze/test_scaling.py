@@ -53,7 +53,12 @@ def timing(case: Case, rate: float, launch: int = 0, **changes: Any) -> Record:
 
 def parity(case: Case, verdict: Parity | None = EXACT, **changes: Any) -> Record:
     record = Record(
-        run_id="r", launch=0, pass_="parity", case=case, status="ok", environment="e",
+        run_id="r",
+        launch=0,
+        pass_="parity",
+        case=case,
+        status="ok",
+        environment="e",
         parity=verdict,
     )
     return msgspec.structs.replace(record, **changes)
@@ -85,7 +90,9 @@ def test_speedup_and_efficiency_worked_by_hand() -> None:
 def test_both_baselines_stand_beside_each_other() -> None:
     alone = make_case(strategy="ddp")
     records = [
-        *launches(SINGLE, 100, 100), *launches(alone, 80, 80), *launches(PAIR, 160, 160),
+        *launches(SINGLE, 100, 100),
+        *launches(alone, 80, 80),
+        *launches(PAIR, 160, 160),
     ]
     found = row(records, PAIR)
     assert found.speedup.ratio is not None
@@ -157,8 +164,11 @@ def test_a_figure_without_proof_is_compared_with_nothing(broken: str) -> None:
     assert found.is_proved_wrong
     assert found.speedup.reason == "the row failed its proof"
     # ... and is no baseline either.
-    records = [*launches(SINGLE, 100, 100, flags=flags), parity(SINGLE, verdict),
-               *launches(PAIR, 160, 160)]
+    records = [
+        *launches(SINGLE, 100, 100, flags=flags),
+        parity(SINGLE, verdict),
+        *launches(PAIR, 160, 160),
+    ]
     assert row(records, PAIR).speedup.reason == "one device without a wrapper has no valid figure"
 
 
@@ -202,7 +212,12 @@ def test_superlinear_speedup_is_flagged() -> None:
 def test_sync_cost_comes_with_the_interval_of_its_pairs() -> None:
     pairs = [(0.3 + i / 100, 0.2) for i in range(6)]
     cost = Record(
-        run_id="r", launch=0, pass_="communication", case=PAIR, status="ok", environment="e",
+        run_id="r",
+        launch=0,
+        pass_="communication",
+        case=PAIR,
+        status="ok",
+        environment="e",
         communication=Communication(sync_cost_s=0.125, sync_pairs_s=pairs),
     )
     found = row([*launches(PAIR, 160), cost], PAIR)

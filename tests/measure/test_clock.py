@@ -42,8 +42,6 @@ def test_the_event_clock_waits_only_at_both_ends() -> None:
 
 
 def test_a_step_adds_up_its_micro_steps() -> None:
-    block = fold(
-        ["forward", "backward", "forward", "backward", "optimizer"], [1, 2, 3, 4, 5], 15.0
-    )
+    block = fold(["forward", "backward", "forward", "backward", "optimizer"], [1, 2, 3, 4, 5], 15.0)
     assert block.phase_s == {"forward": [4.0], "backward": [6.0], "optimizer": [5.0]}
     assert block.step_s == [15.0]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.measure import device as device_module
 from bench.measure.device import (
     AcceleratorDevice,
     CpuDevice,
@@ -54,7 +53,7 @@ class FakeAccelerator:
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
     fake = FakeAccelerator()
-    monkeypatch.setattr(device_module.torch, "accelerator", fake)
+    monkeypatch.setattr(torch, "accelerator", fake)
     return fake
 
 
@@ -140,8 +139,13 @@ def test_ranks_see_exactly_the_devices_of_their_case() -> None:
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (MemoryError(), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling ..."), True),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate "
-                      "memory: you tried to allocate 9 bytes"), True),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate "
+                "memory: you tried to allocate 9 bytes"
+            ),
+            True,
+        ),
         (torch.distributed.DistBackendError("NCCL error: Failed to CUDA calloc 1 bytes"), True),
         (RuntimeError("shape mismatch"), False),
         (ValueError("out of memory"), False),
@@ -178,7 +182,7 @@ def test_the_accelerators_clock_uses_events_of_its_own_device(
         made.append((device, enable_timing))
         return SimpleNamespace(record=lambda: None, elapsed_time=lambda _: 2.0)
 
-    monkeypatch.setattr(device_module.torch, "Event", event)
+    monkeypatch.setattr(torch, "Event", event)
     clock = AcceleratorDevice("cuda", 1, "nccl").clock()
     clock.start()
     clock.mark("optimizer")

@@ -8,8 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.measure.machine import cpu_quota, one_per_core, parse_cpu_list, probe_in_child
-from bench.measure.machine import visible_name
+from bench.measure.machine import (
+    cpu_quota,
+    one_per_core,
+    parse_cpu_list,
+    probe_in_child,
+    visible_name,
+)
 from bench.plan.case import Machine
 
 

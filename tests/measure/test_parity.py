@@ -43,7 +43,7 @@ def make_reference(shards: int = 2) -> Reference:
     def batches(problem: Problem) -> Iterator[list[Batch]]:
         return step_batches(problem, shards=shards, accumulation_steps=1, whole=False)
 
-    losses, exact_gradients = train_reference(exact, lambda: batches(exact), STEPS)
+    losses, exact_gradients = train_reference(exact, batches(exact), STEPS)
     native = make_problem()
     first = next(batches(native))
     accumulate(native, first)

@@ -148,5 +148,9 @@ def test_the_run_description_comes_back(tmp_path: Path) -> None:
 
 
 def test_only_interrupted_launches_run_again() -> None:
-    records = [make_record(0), make_record(1, status="failed"), make_record(2, status="interrupted")]
+    records = [
+        make_record(0),
+        make_record(1, status="failed"),
+        make_record(2, status="interrupted"),
+    ]
     assert recorded(records) == {records[0].key, records[1].key}

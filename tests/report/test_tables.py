@@ -14,8 +14,17 @@ from tests.report.test_page import make_info
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.01234, "0.0123"), (0.5, "0.500"), (1.234, "1.23"), (9.999, "10.0"),
-     (99.96, "100"), (123.4, "123"), (1234.5, "1,234"), (1e6, "1,000,000")],
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (0.5, "0.500"),
+        (1.234, "1.23"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (123.4, "123"),
+        (1234.5, "1,234"),
+        (1e6, "1,000,000"),
+    ],
 )
 def test_three_significant_digits(value: float, text: str) -> None:
     assert significant(value) == text
@@ -59,10 +68,24 @@ def test_a_failed_proof_strikes_the_figure_out() -> None:
 
 
 def test_failures_and_skips_are_rows_with_reasons() -> None:
-    failed = timing(SINGLE, 1.0, status="failed", reason="rank 0: <b>|boom|</b>", timing=None,
-                    throughput=None, memory=None)
-    skip = timing(PAIR, 1.0, status="skipped", reason="needs 2 cuda devices, found 0",
-                  timing=None, throughput=None, memory=None)
+    failed = timing(
+        SINGLE,
+        1.0,
+        status="failed",
+        reason="rank 0: <b>|boom|</b>",
+        timing=None,
+        throughput=None,
+        memory=None,
+    )
+    skip = timing(
+        PAIR,
+        1.0,
+        status="skipped",
+        reason="needs 2 cuda devices, found 0",
+        timing=None,
+        throughput=None,
+        memory=None,
+    )
     text = markdown(make_info(), [], rows_of([], [failed, skip]))
     assert r"failed: rank 0: \<b\>\|boom\|\</b\>" in text
     assert "skipped: needs 2 cuda devices, found 0" in text

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -70,9 +70,7 @@ def test_a_sleeping_workload_gives_its_rate_within_two_percent(launcher: Launche
 def test_ranks_are_pinned_to_cores_of_their_own(launcher: Launcher) -> None:
     if len(launcher.machine.cores) < 2:
         pytest.skip("this machine has one core")
-    assignment, _ = launcher.launch_case(
-        faulty("SLEEPING"), SHORT, "timing", launch=0, processes=2
-    )
+    assignment, _ = launcher.launch_case(faulty("SLEEPING"), SHORT, "timing", launch=0, processes=2)
     first, second = assignment.cores
     assert set(first).isdisjoint(second)
 
@@ -111,9 +109,7 @@ def test_a_stuck_launch_ends_at_its_limit_with_the_stacks_of_its_ranks(
     launcher: Launcher,
 ) -> None:
     begin = time.monotonic()
-    outcomes = launch(
-        launcher, faulty("STALL"), effort=msgspec.structs.replace(SHORT, timeout_s=8)
-    )
+    outcomes = launch(launcher, faulty("STALL"), effort=msgspec.structs.replace(SHORT, timeout_s=8))
     assert time.monotonic() - begin < 8 + 10
     assert {outcome.failure.status for outcome in outcomes if outcome.failure} == {"timeout"}
     assert "_misbehave" in "\n".join(outcomes[1].log_tail)
@@ -137,9 +133,6 @@ def test_ports_that_others_hold_do_not_matter(
 
 
 def test_signal_handlers_are_put_back(launcher: Launcher) -> None:
-    import signal
-
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     launch(launcher, make_case())
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    assert os.getpid()

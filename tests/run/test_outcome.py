@@ -127,8 +127,9 @@ def test_out_of_memory_and_timeout_are_their_own_status() -> None:
 
 def test_the_communication_pass_gives_the_median_difference() -> None:
     pairs = [(0.3, 0.1), (0.2, 0.1), (0.5, 0.1)]
-    record = record_of(outcome(0, sync_pairs_s=pairs, bucket_bytes=[4, 8]), outcome(1),
-                       job="communication")
+    record = record_of(
+        outcome(0, sync_pairs_s=pairs, bucket_bytes=[4, 8]), outcome(1), job="communication"
+    )
     assert record.communication.sync_cost_s == pytest.approx(0.2)
     assert record.communication.bucket_bytes == [4, 8]
     assert record.throughput is None

@@ -16,9 +16,7 @@ from tests.run.test_outcome import outcome
 
 
 def planned(launches: int = 3, skip: str | None = None, **case: Any) -> PlannedCase:
-    return PlannedCase(
-        case=make_case(**case), effort=Effort(launches=launches), skip_reason=skip
-    )
+    return PlannedCase(case=make_case(**case), effort=Effort(launches=launches), skip_reason=skip)
 
 
 SINGLE = planned()
@@ -28,8 +26,9 @@ PLAN = [SINGLE, PAIR, planned(launches=1, seed=5), planned(skip="none here", see
 
 def test_each_round_visits_every_case_once() -> None:
     steps = schedule(PLAN, seed=1)
-    rounds = [[step for step in steps if step.launch == i and step.pass_ == "timing"]
-              for i in range(3)]
+    rounds = [
+        [step for step in steps if step.launch == i and step.pass_ == "timing"] for i in range(3)
+    ]
     assert [len(turn) for turn in rounds] == [3, 2, 2]
     # One round ends before the next begins, so that drift meets all cases alike.
     timing = [step.launch for step in steps if step.pass_ == "timing"]
@@ -46,8 +45,11 @@ def test_the_order_is_shuffled_with_the_seed() -> None:
     assert len(orders) == 20
     assert schedule(plan, seed=3) == schedule(plan, seed=3)
     first, second = (
-        [step.planned.case.id for step in schedule(plan, seed=3) if step.launch == launch
-         and step.pass_ == "timing"]
+        [
+            step.planned.case.id
+            for step in schedule(plan, seed=3)
+            if step.launch == launch and step.pass_ == "timing"
+        ]
         for launch in (0, 1)
     )
     assert first != second
@@ -62,7 +64,13 @@ class FakeLauncher:
         self.jobs: list[tuple[Job, str]] = []
 
     def launch_case(
-        self, case: Case, effort: Effort, job: Job, *, launch: int, processes: int,
+        self,
+        case: Case,
+        effort: Effort,
+        job: Job,
+        *,
+        launch: int,
+        processes: int,
         reference: Path | None = None,
     ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
         self.jobs.append((job, case.id))
@@ -70,12 +78,18 @@ class FakeLauncher:
         if isinstance(answer, BaseException):
             raise answer
         assignment = Assignment(
-            job=job, case=case, effort=effort, launch=launch, folder="", started_s=0.0,
-            cores=(), environment={}, reference=str(reference),
+            job=job,
+            case=case,
+            effort=effort,
+            launch=launch,
+            folder="",
+            started_s=0.0,
+            cores=(),
+            environment={},
+            reference=str(reference),
         )
         ranks = (
-            outcome(rank, parity=Parity(verdict="exact"), failure=answer,
-                    batch_digests=[str(rank)])
+            outcome(rank, parity=Parity(verdict="exact"), failure=answer, batch_digests=[str(rank)])
             for rank in range(processes)
         )
         return assignment, tuple(ranks)

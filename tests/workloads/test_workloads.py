@@ -9,6 +9,7 @@ import torch
 
 from bench.plan.registry import all_workloads, split_reference
 from workloads.base import Batch, Build, Problem, concatenate, shard_seed, whole_batches
+from workloads.transformer import Transformer, TransformerOptions
 
 
 def build(name: str, preset: str = "tiny", **changes: Any) -> Problem:
@@ -87,8 +88,6 @@ def test_the_full_transformer_is_gpt2() -> None:
     workload = all_workloads()["transformer"]
     options = workload.presets["full"].options
     with torch.device("meta"):
-        from workloads.transformer import Transformer, TransformerOptions
-
         assert isinstance(options, TransformerOptions)
         model = Transformer(options)
     # GPT-2 small: 124,439,808 with the tied output layer counted once.

@@ -1,0 +1,268 @@
+"""The program as a user runs it: exit codes, messages, files, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bench.cli import run_command_line
+from bench.records.store import read_records, read_run
+
+BENCH = [sys.executable, "-m", "bench"]
+TINY = "workload == transformer and world_size == 2"
+SUITE = """\
+name: slow
+defaults: {launches: 3, window: {min_steps: 100000}}
+matrix:
+  - workloads: [transformer:tiny]
+    strategies: [ddp]
+    world_sizes: [2]
+"""
+
+
+def bench(*arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*BENCH, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        **options,
+    )
+
+
+def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
+    done = bench("run", "smoke", "--filter", "workload == transformer", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("smoke-")
+    assert str(Path("runs") / folder.name / "records.jsonl") in done.stdout
+    assert "tokens/s" in done.stdout
+    assert "left" in done.stderr
+
+    records = read_records(folder)
+    assert {record.status for record in records} == {"ok"}
+    assert sum(record.pass_ == "timing" for record in records) == 6
+    assert all(r.parity.verdict == "exact" for r in records if r.parity is not None)
+    (sync,) = [r.communication for r in records if r.communication is not None]
+    assert sync.sync_cost_s is not None
+    assert sync.bucket_bytes
+    assert read_run(folder).ended_by == "complete"
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "weak scaling" in text.lower()
+    assert max(len(line) for line in done.stdout.splitlines() if "----" in line) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "quik"], "bench: no suite or file 'quik'; did you mean 'quick'"),
+        (["plan", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
+        (["run", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
+        (["run", "smoke", "--filter", "seed == 9"], "bench: smoke.yaml: no case matches"),
+        (["run", "smoke", "--filter", "x"], "bench: filter 'x' compares nothing"),
+        (["run", "smoke", "--out", "file/results"], "bench: file/results: cannot be written"),
+        (["run", "smoke", "--resume"], "bench: --resume needs the --out folder"),
+        (["report", "nothing"], "bench: nothing: no such folder"),
+        (["report", "."], "bench: .: holds no run.json"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "bad.yaml").write_text(
+        "matrix: [{workloads: [transformer:tiny], strategies: [dpp]}]\n"
+    )
+    done = bench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml", "file"]
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "smoke", "--launches", "0"], ["nonsense"]])
+def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    done = bench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
+    done = bench("run", "quick", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "6 cases, 0 of them skipped" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_skips_are_rows_with_their_reason(tmp_path: Path) -> None:
+    (tmp_path / "gpu.yaml").write_text(
+        "matrix: [{workloads: [resnet152], strategies: [single, ddp], world_sizes: [1, 8],"
+        " device: cuda}]\n"
+    )
+    done = bench("run", "gpu.yaml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    records = read_records(tmp_path / "out")
+    assert [record.status for record in records] == ["skipped"] * 3
+    assert records[-1].reason == "needs 8 cuda devices, found 0"
+    assert "needs 8 cuda devices, found 0" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_failures_and_failed_proofs_are_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "faulty.yaml").write_text(
+        "defaults: {launches: 1, window: {min_steps: 4, max_s: 0.2, target_interval: 0.5}}\n"
+        "matrix: [{workloads: [transformer:tiny], world_sizes: [2],"
+        " strategies: ['tests.fakes:LOCAL', 'tests.fakes:RAISE', ddp]}]\n"
+    )
+    done = bench("run", "faulty.yaml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    records = read_records(tmp_path / "out")
+    by_label = {r.case.label: r for r in records if r.pass_ == "timing"}
+    assert by_label["tests.fakes:RAISE"].status == "failed"
+    reason = by_label["tests.fakes:RAISE"].reason
+    assert reason is not None
+    assert "rank 1 of 2, in warm-up: ValueError: deliberate" in reason
+    assert "\x1b" not in (tmp_path / "out" / "records.jsonl").read_text()
+    assert by_label["ddp"].status == "ok"
+    proofs = {r.case.label: r.parity for r in records if r.parity is not None}
+    assert proofs["tests.fakes:LOCAL"].verdict == "failed"
+    assert proofs["ddp"].verdict == "exact"
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "~~" in report
+
+
+def test_resuming_runs_only_what_is_missing(tmp_path: Path) -> None:
+    first = bench("run", "smoke", "--filter", TINY, "--out", "out", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    path = tmp_path / "out" / "records.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:40])  # a crash in the middle of a line
+    again = bench("run", "smoke", "--filter", TINY, "--out", "out", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "holds results already" in again.stderr
+    other = bench("run", "smoke", "--resume", "--out", "out", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "the suite is not the one that was started" in other.stderr
+    resumed = bench("run", "smoke", "--filter", TINY, "--resume", "--out", "out", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stderr.startswith("2 launches")
+    keys = [record.key for record in read_records(tmp_path / "out")]
+    assert len(keys) == len(set(keys)) == 4
+
+
+def test_two_suites_at_once_do_not_break_each_other(tmp_path: Path) -> None:
+    command = [*BENCH, "run", "smoke", "--filter", TINY, "--launches", "1"]
+    runs = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for one in runs:
+        _, errors = one.communicate(timeout=200)
+        assert one.returncode == 0, errors
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        assert {record.status for record in read_records(folder)} == {"ok"}
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A run in the middle of its first long window, and all its descendants."""
+    (tmp_path / "slow.yaml").write_text(SUITE)
+    with subprocess.Popen(
+        [*BENCH, "run", "slow.yaml", "--out", "out"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "parity" in line:
+                break
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if any(phase.read_text() == "window" for phase in tmp_path.glob("*/*/rank1.phase")):
+                break
+            time.sleep(0.1)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 3  # the fork server and two ranks
+        yield process, children
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_the_run_with_a_row(
+    tmp_path: Path,
+    running: tuple[subprocess.Popen[str], list[psutil.Process]],
+    number: signal.Signals,
+    code: int,
+) -> None:
+    process, children = running
+    process.send_signal(number)
+    assert process.wait(timeout=20) == code
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+    records = read_records(tmp_path / "out")
+    assert [record.status for record in records] == ["ok", "interrupted"]
+    assert records[-1].reason == f"by {number.name}"
+    assert read_run(tmp_path / "out").ended_by == number.name
+    assert list(tmp_path.glob("bench-*")) == []
+
+
+def test_workers_die_with_a_launcher_that_is_killed(
+    tmp_path: Path, running: tuple[subprocess.Popen[str], list[psutil.Process]]
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("the death signal is Linux's")
+    process, children = running
+    process.kill()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+    assert [record.status for record in read_records(tmp_path / "out")] == ["ok"]
+
+
+def test_listings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["list", "workloads"]) == 0
+    assert "resnet152:full  batch 64 of 224 x 224" in capsys.readouterr().out
+    assert run_command_line(["list", "strategies"]) == 0
+    assert "bucket_cap_mb = null  Size in MiB" in capsys.readouterr().out
+    assert run_command_line(["list", "suites", "--json"]) == 0
+    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    assert names == sorted(names)
+    assert "quick" in names
+    assert run_command_line(["plan", "smoke", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned[0]["case"]["strategy"] == "single"
+
+
+def test_output_survives_a_terminal_without_unicode(tmp_path: Path) -> None:
+    (tmp_path / "gpu.yaml").write_text(
+        "matrix: [{workloads: [resnet152], strategies: [single], device: cuda}]\n"
+    )
+    done = bench(
+        "run",
+        "gpu.yaml",
+        "--out",
+        "out",
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
