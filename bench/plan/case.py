@@ -5,7 +5,6 @@ Nothing here imports torch: a plan, a record and a report can be read on any mac
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 from typing import Annotated, Any, Literal
@@ -20,6 +19,9 @@ Precision = Literal["fp32", "tf32", "bf16-amp", "fp16-amp", "bf16"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 Scaling = Literal["weak", "strong"]
 Optimizer = Literal["sgd", "adamw"]
+UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+"""What an id, which is part of file names, must not contain."""
+
 Pass = Literal["timing", "parity", "memory", "communication"]
 
 
@@ -135,11 +137,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identify(case: Case) -> Case:
-    """The same case with its ``id`` set.
+    """The same case, which has none yet, with its ``id`` set.
 
     The id is safe as a file name, and stable across runs, machines and the order of options.
     """
-    payload = msgspec.json.encode(msgspec.structs.replace(case, id=""), order="deterministic")
+    payload = msgspec.json.encode(case, order="deterministic")
     digest = hashlib.blake2b(payload, digest_size=5).hexdigest()
     size = f"{case.device}{case.world_size}"
     parts = [case.workload, case.preset, case.label, size]
@@ -154,6 +156,5 @@ def identify(case: Case) -> Case:
     return msgspec.structs.replace(case, id=f"{_slug('-'.join(parts))}-{digest}")
 
 
-@functools.lru_cache(maxsize=4096)
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text)[:80]
+    return UNSAFE.sub("_", text)[:80]

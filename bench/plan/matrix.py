@@ -6,9 +6,8 @@ an error before anything starts. What this machine lacks becomes a skip, and so 
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,8 +24,6 @@ MAX_RANKS_PER_CORE_SET = 8
 """More processes than this on one set of cores only fill the memory."""
 
 Converted = TypeVar("Converted", bound=msgspec.Struct)
-
-EFFORT_FIELDS = tuple(Effort.__struct_fields__)
 
 
 class _Model(msgspec.Struct, frozen=True, eq=False):
@@ -90,10 +87,11 @@ class _BlockPlanner:
             raise self._error(str(error), "filter") from error
         for index, (reference, axes) in enumerate(self.block.workloads):
             for settings in _settings(self.block):
+                effort = _effort(settings)
                 device = self.machine.device_type(settings.device)
                 for model in self._models(reference, axes, device, f"workloads[{index}]"):
                     for way, world_size in _way_sizes(ways, self.block.world_sizes):
-                        planned = self._resolve(model, way, world_size, settings)
+                        planned = self._resolve(model, way, world_size, settings, effort)
                         if wanted(planned.case):
                             yield planned
 
@@ -161,7 +159,7 @@ class _BlockPlanner:
             raise self._error(message, path + inner.rstrip("`")) from error
 
     def _resolve(
-        self, model: _Model, way: _Way, world_size: int, settings: Settings
+        self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
     ) -> PlannedCase:
         device = self.machine.device_type(settings.device)
         per_device, total = self._batch(model, world_size, settings)
@@ -193,7 +191,7 @@ class _BlockPlanner:
         available = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
         return PlannedCase(
             case=case,
-            effort=_effort(settings),
+            effort=effort,
             skip_reason=_skip_reason(case, model, way.strategy, available, self.machine),
             oversubscribed=device == "cpu" and world_size > available,
         )
@@ -256,12 +254,7 @@ def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _effort(settings: Settings) -> Effort:
-    return _cached_effort(*(getattr(settings, name) for name in EFFORT_FIELDS))
-
-
-@functools.lru_cache(maxsize=256)
-def _cached_effort(*values: Any) -> Effort:
-    return Effort(**dict(zip(EFFORT_FIELDS, values, strict=True)))
+    return Effort(**{name: getattr(settings, name) for name in Effort.__struct_fields__})
 
 
 def _backend(strategy: Strategy, asked: str, device: str, machine: Machine) -> str | None:

@@ -7,6 +7,7 @@ workload for facts, never for its name. A strategy file ends with ``STRATEGIES =
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -30,10 +31,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their default: only these are passed to torch."""
         return {
-            setting.name: getattr(self, setting.name)
-            for setting in msgspec.structs.fields(self)
-            if getattr(self, setting.name) != setting.default
+            name: getattr(self, name)
+            for name, default in _defaults(type(self)).items()
+            if getattr(self, name) != default
         }
+
+
+@functools.cache
+def _defaults(kind: type[Options]) -> dict[str, Any]:
+    return {setting.name: setting.default for setting in msgspec.structs.fields(kind)}
 
 
 @dataclass(frozen=True, kw_only=True)

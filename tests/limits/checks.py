@@ -1,0 +1,237 @@
+"""The measurements behind ``nox -s limits``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from bench.analyze.stats import mean_of_launches
+from bench.measure.clock import HostClock
+from bench.plan.case import Case, Effort, Window
+from bench.plan.matrix import expand
+from bench.plan.registry import all_strategies, all_workloads
+from bench.plan.suite import parse_suite
+from bench.run.launch import Launcher, probe_in_server
+from bench.run.loop import Engine, run_block, run_window
+from bench.run.outcome import samples_per_s
+from tests.fakes import SHORT, FakeSession, FakeTime, make_case
+from tests.limits import bare
+from tests.limits.limit import Limit
+from tests.strategies.test_contract import planned_case
+from workloads.base import Batch
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+LAUNCH_PAIRS = 10
+FIDELITY_PAIRS = (10, 40)
+"""At least, and at most."""
+WARMUP_STEPS, TIMED_STEPS = 4, 8
+
+
+def _python(command: Sequence[str]) -> str:
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(
+        command, capture_output=True, check=True, text=True, env=environment
+    ).stdout.split()[-1]
+
+
+def launch() -> list[Limit]:
+    """Start to joined group: ours against an empty script under torchrun, in turns."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    case = planned_case("transformer:tiny", "ddp", 2)
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Launcher(Path(folder), probe_in_server())
+        script = Path(folder) / "empty.py"
+        script.write_text(bare.EMPTY)
+        for _ in range(LAUNCH_PAIRS):
+            assignment, outcomes = launcher.launch_case(
+                case, SHORT, "timing", launch=0, processes=2
+            )
+            joined = [outcome.joined_s for outcome in outcomes if outcome.joined_s is not None]
+            ours.append(max(joined) - assignment.started_s)
+            begin = time.monotonic()
+            theirs.append(float(_python([*TORCHRUN, "--nproc-per-node=2", str(script)])) - begin)
+    own, other = statistics.median(ours), statistics.median(theirs)
+    return [
+        Limit(
+            "launch_s of 2 ranks, median, against an empty torchrun script",
+            f"{own:.2f} s against {other:.2f} s: {own / other:.2f}",
+            "at most 0.33",
+            own / other <= 1 / 3,
+        )
+    ]
+
+
+def _our_rate(launcher: Launcher, case: Case) -> float:
+    effort = Effort(
+        launches=1,
+        warmup_steps=WARMUP_STEPS,
+        window=Window(min_steps=TIMED_STEPS, max_s=1e-3, target_interval=1e-9),
+    )
+    _, outcomes = launcher.launch_case(case, effort, "timing", launch=0, processes=case.world_size)
+    measured = [outcome.measured for outcome in outcomes if outcome.measured is not None]
+    assert len(measured) == case.world_size, outcomes
+    steps = len(measured[0].step_s)
+    assert steps == TIMED_STEPS
+    return samples_per_s(case.global_batch * steps, [one.window_s for one in measured])
+
+
+def _paired(name: str, ours: Callable[[], float], theirs: Callable[[], float]) -> Limit:
+    """Ratio of two rates over pairs measured in turns, with the interval of its mean logarithm."""
+    logs: list[float] = []
+    order = random.Random(0)
+    while True:
+        turn = [("ours", ours), ("theirs", theirs)]
+        order.shuffle(turn)
+        rates = {who: measure() for who, measure in turn}
+        logs.append(math.log(rates["ours"] / rates["theirs"]))
+        sys.stderr.write(f"  {name}: pair {len(logs)}: {math.exp(logs[-1]):.3f}\n")
+        if len(logs) < FIDELITY_PAIRS[0]:
+            continue
+        estimate = mean_of_launches(logs)
+        assert estimate.low is not None
+        assert estimate.high is not None
+        low, high = math.exp(estimate.low), math.exp(estimate.high)
+        kept = low >= 0.97 and high <= 1.03
+        if kept or len(logs) >= FIDELITY_PAIRS[1]:
+            return Limit(
+                f"fidelity: {name} against a bare script, {len(logs)} pairs",
+                f"{math.exp(estimate.value):.3f}, 95 % from {low:.3f} to {high:.3f}",
+                "0.97 to 1.03",
+                kept,
+            )
+
+
+def fidelity() -> list[Limit]:
+    """Our timing pass against hand-written scripts of the same model, in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Launcher(Path(folder), probe_in_server())
+        cores = [str(core) for core in launcher.machine.cores[:2]]
+        single, ddp = Path(folder) / "single.py", Path(folder) / "ddp.py"
+        single.write_text(bare.SINGLE)
+        ddp.write_text(bare.DDP)
+        counts = [str(WARMUP_STEPS), str(TIMED_STEPS)]
+        alone = planned_case("resnet152:tiny", "single", 1)
+        pair = planned_case("resnet152:tiny", "ddp", 2)
+        return [
+            _paired(
+                "resnet152:tiny single x1",
+                lambda: _our_rate(launcher, alone),
+                lambda: float(_python([sys.executable, str(single), cores[0], *counts])),
+            ),
+            _paired(
+                "resnet152:tiny ddp x2",
+                lambda: _our_rate(launcher, pair),
+                lambda: float(
+                    _python([*TORCHRUN, "--nproc-per-node=2", str(ddp), *counts, *cores])
+                ),
+            ),
+        ]
+
+
+def _engine(session: FakeSession, clock: HostClock) -> Engine:
+    return Engine(
+        session=session,
+        batches=itertools.repeat(Batch((), torch.zeros(1))),
+        clock=clock,
+        slowest=lambda value: value,
+        accumulation_steps=1,
+    )
+
+
+def truth() -> list[Limit]:
+    """A step that sleeps: its rate by a fake clock, and by real clocks on two ranks."""
+    fake = FakeTime()
+    session = FakeSession(fake.sleep, forward_s=0.0625, optimizer_s=0.0625)
+    timed = run_window(_engine(session, HostClock(fake)), Window(), block_steps=1)
+    exact = samples_per_s(32 * len(timed.step_s), [timed.window_s])
+    case = make_case(strategy="tests.fakes:SLEEPING", world_size=2)
+    effort = msgspec.structs.replace(SHORT, window=Window(min_steps=50, max_s=3))
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Launcher(Path(folder), probe_in_server())
+        _, outcomes = launcher.launch_case(case, effort, "timing", launch=0, processes=2)
+    measured = [outcome.measured for outcome in outcomes if outcome.measured is not None]
+    rate = samples_per_s(8 * len(measured[0].step_s), [one.window_s for one in measured])
+    return [
+        Limit("truth: 32 samples in a fake 0.125 s", f"{exact} samples/s", "256", exact == 256.0),
+        Limit(
+            "truth: ranks that sleep 20 and 40 ms, 8 samples a step",
+            f"{rate:.2f} samples/s, {rate / 200 - 1:+.2%}",
+            "200 within 2 %",
+            abs(rate / 200 - 1) <= 0.02,
+        ),
+    ]
+
+
+def instrumentation() -> list[Limit]:
+    """What our own calls inside a block cost, against the shortest step there is."""
+    steps = 20_000
+    session = FakeSession(lambda _: None)
+    engine = _engine(session, HostClock())
+    run_block(engine, 1000)
+    own_s = min(run_block(engine, steps).elapsed_s for _ in range(5)) / steps
+    case = planned_case("transformer:tiny", "single", 1)
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Launcher(Path(folder), probe_in_server())
+        _, (outcome,) = launcher.launch_case(case, SHORT, "timing", launch=0, processes=1)
+    assert outcome.measured is not None
+    shortest_s = min(outcome.measured.step_s)
+    share = own_s / shortest_s
+    return [
+        Limit(
+            "instrumentation: our calls in a step, fake session included",
+            f"{own_s * 1e6:.2f} us of {shortest_s * 1e3:.2f} ms: {share:.2%}",
+            "at most 1 %",
+            share <= 0.01,
+        )
+    ]
+
+
+def planning() -> list[Limit]:
+    """A hundred thousand cases, after imports."""
+    caps = list(range(1, 5001))
+    text = (
+        f"matrix: [{{workloads: [transformer:tiny], strategies: [ddp: {{bucket_cap_mb: {caps}}}],"
+        " world_sizes: [1, 2, 4, 8], seed: [0, 1, 2, 3, 4]}]"
+    )
+    machine = probe_in_server()
+    all_workloads(), all_strategies()
+    begin = time.perf_counter()
+    count = len(expand(parse_suite(text, source="big.yaml"), machine))
+    seconds = time.perf_counter() - begin
+    kept = seconds < 2 and count == 100_000
+    return [Limit(f"planning {count} cases", f"{seconds:.2f} s", "2 s", kept)]
+
+
+def suites() -> list[Limit]:
+    """Whole runs, as a user starts them."""
+    limits = []
+    for name, bar_s in (("smoke", 60), ("quick", 300)):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.monotonic()
+            subprocess.run(
+                [sys.executable, "-m", "bench", "run", name, "--out", f"{folder}/out"],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            seconds = time.monotonic() - begin
+        limits.append(Limit(f"suite {name}", f"{seconds:.0f} s", f"{bar_s} s", seconds < bar_s))
+    return limits
+
+
+CHECKS: Sequence[tuple[str, Callable[[], list[Limit]]]] = [
+    (check.__name__, check)
+    for check in (launch, truth, instrumentation, planning, fidelity, suites)
+]
