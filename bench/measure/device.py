@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
 from bench.measure.clock import Clock, EventClock, HostClock
+from bench.measure.machine import parse_cpu_list
 from bench.measure.memory import Peaks, ResidentPeak
 from bench.plan.case import Case, Machine, Precision
 
@@ -106,20 +108,26 @@ class AcceleratorDevice:
         kind: torch's device type.
         index: position among the devices that this process can see.
         backend: backend of the case's collectives.
+        threads: of computation on the host.
     """
 
-    def __init__(self, kind: str, index: int, backend: str | None) -> None:
+    def __init__(self, kind: str, index: int, backend: str | None, *, threads: int = 1) -> None:
         self.torch_device = torch.device(kind, index)
         # NCCL builds its communicator at once when told the device, and gloo refuses to be told.
         self.group_device = self.torch_device if backend == "nccl" else None
         self._index = index
+        self._threads = threads
         self._resident = ResidentPeak()
         self._used_before: int | None = None
         self._largest_use: int | None = None
 
     def claim(self) -> None:
-        """See ``Device``."""
+        """See ``Device``. The process stays near the device: on the cores of its NUMA node."""
         torch.accelerator.set_device_index(self._index)
+        torch.set_num_threads(self._threads)
+        near = near_cores(torch.get_device_module(self.torch_device), self._index)
+        if near:
+            os.sched_setaffinity(0, near)
 
     def clock(self) -> Clock:
         """See ``Device``."""
@@ -179,20 +187,48 @@ def open_device(case: Case, *, local_rank: int, cores: tuple[int, ...]) -> Devic
     Args:
         case: names the type.
         local_rank: position among the case's devices on this host.
-        cores: the rank's own cores, on a CPU.
+        cores: the rank's share of the host's cores: on a CPU, the device itself.
     """
     if case.device == "cpu":
         return CpuDevice(cores)
-    return AcceleratorDevice(case.device, local_rank, case.backend)
+    return AcceleratorDevice(case.device, local_rank, case.backend, threads=len(cores))
 
 
-def core_sets(machine: Machine, *, cores_per_device: int, ranks: int) -> list[tuple[int, ...]]:
+def near_cores(module: Any, index: int, sysfs: Path = Path("/sys")) -> frozenset[int]:
+    """Cores of a device's NUMA node that this process may use; empty where nothing is known.
+
+    Args:
+        module: torch's module of the device type, which knows the device's place on the bus.
+        index: of the device.
+        sysfs: where Linux tells which node that place belongs to.
+    """
+    properties = module.get_device_properties(index)
+    place = [
+        getattr(properties, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    ]
+    if None in place or not hasattr(os, "sched_getaffinity"):
+        return frozenset()
+    domain, bus, device = place
+    try:
+        folder = sysfs / f"bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0"
+        node = int((folder / "numa_node").read_text())
+        cpus = (sysfs / f"devices/system/node/node{node}/cpulist").read_text()
+    except (OSError, ValueError):  # a machine without NUMA says -1, a container may say nothing
+        return frozenset()
+    return parse_cpu_list(cpus) & os.sched_getaffinity(0)
+
+
+def core_sets(
+    machine: Machine, *, cores_per_device: int | None, ranks: int
+) -> list[tuple[int, ...]]:
     """Cores of every rank: disjoint sets, handed out again from the first when they run out.
+
+    Without ``cores_per_device``, as on accelerators, all cores are shared out evenly.
 
     >>> core_sets(Machine(cores=(0, 1, 2)), cores_per_device=1, ranks=4)
     [(0,), (1,), (2,), (0,)]
     """
-    size = min(cores_per_device, len(machine.cores))
+    size = min(cores_per_device or max(1, len(machine.cores) // ranks), len(machine.cores))
     sets = [machine.cores[i : i + size] for i in range(0, len(machine.cores) - size + 1, size)]
     return [sets[rank % len(sets)] for rank in range(ranks)]
 

@@ -69,6 +69,9 @@ class Comparison:
         """False for an error that is not a number, too."""
         return self.error <= self.tolerance
 
+    def __str__(self) -> str:
+        return f"{self.where} is off by {self.error:.1e}, {self.tolerance:.1e} is allowed"
+
 
 def train_reference(
     problem: Problem, step_batches: Iterator[list[Batch]], steps: int
@@ -178,7 +181,10 @@ def compare_exact(
         for step, (loss, expected) in enumerate(zip(losses, reference.losses, strict=True), start=1)
     }
     squares = {"difference": 0.0, "reference": 0.0}
-    for name, gradient in _paired(gradients, reference.exact):
+    own = _comparable(gradients, reference.exact)
+    if isinstance(own, Comparison):
+        return own
+    for name, gradient in own.items():
         squares["difference"] += _norm(gradient - reference.exact[name]) ** 2
         squares["reference"] += _norm(reference.exact[name]) ** 2
     errors["first gradient"] = math.sqrt(squares["difference"] / squares["reference"])
@@ -198,32 +204,35 @@ def compare_native(
     sizes = {name: _norm(gradient) for name, gradient in reference.native.items()}
     typical = math.sqrt(sum(size**2 for size in sizes.values()) / max(1, len(sizes)))
     results: dict[str, tuple[float, float]] = {}
-    for name, gradient in _paired(gradients, reference.native):
+    own = _comparable(gradients, reference.native)
+    if isinstance(own, Comparison):
+        return own
+    for name, gradient in own.items():
         scale = sizes[name] + rounding * typical  # a gradient that is all rounding has no scale
         allowed = SPREAD_FACTOR * reference.spread[name] + ROUNDINGS * rounding * scale
         difference = _norm(gradient - reference.native[name])
-        results[name] = (difference / scale, allowed / scale)
+        results[f"gradient of {name}"] = (difference / scale, allowed / scale)
     return _worst(results)
 
 
-def _paired(
+def _comparable(
     gradients: Iterable[tuple[str, Tensor]], expected: Gradients
-) -> Iterator[tuple[str, Tensor]]:
-    seen: set[str] = set()
-    for name, gradient in gradients:
+) -> Gradients | Comparison:
+    """The gradients on the host and in the reference's type, or what makes them incomparable."""
+    own = dict(gradients)
+    for name, gradient in own.items():
         if name not in expected:
-            raise ParityError(f"the strategy has a gradient of {name}, one device has none")
+            return _incomparable(f"gradient of {name}, which one device does not have,")
         if gradient.shape != expected[name].shape:
-            raise ParityError(f"the gradient of {name} has shape {tuple(gradient.shape)}")
-        seen.add(name)
-        yield name, gradient.detach().to("cpu", expected[name].dtype)
-    missing = expected.keys() - seen
+            return _incomparable(f"gradient of {name} with shape {tuple(gradient.shape)}")
+    missing = sorted(expected.keys() - own.keys())
     if missing:
-        raise ParityError(f"the strategy has no gradient of {', '.join(sorted(missing)[:3])}")
+        return _incomparable(f"gradient of {missing[0]}, which the strategy does not have,")
+    return {name: one.detach().to("cpu", expected[name].dtype) for name, one in own.items()}
 
 
-class ParityError(Exception):
-    """The strategy's gradients cannot even be compared with the reference's."""
+def _incomparable(where: str) -> Comparison:
+    return Comparison(error=math.inf, tolerance=0.0, where=where)
 
 
 def _worst(results: dict[str, tuple[float, float]]) -> Comparison:

@@ -14,11 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
 
 import msgspec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -30,13 +27,13 @@ from bench.measure.device import core_sets, visible_devices
 from bench.measure.machine import probe
 from bench.plan.case import Case, Effort, Machine
 from bench.run import server, worker
-from bench.run.outcome import Assignment, Failure, Job, RankOutcome
+from bench.run.outcome import Assignment, Job, RankOutcome
+from bench.run.rank import outcome_file, phase_file
+from bench.run.watch import Ends, Watch
 
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
-STACK_GRACE_S = 1.0
-"""For a stuck process to write the stacks of its threads before it is killed."""
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Escape sequences and control characters, which no log line may carry into a terminal."""
 
@@ -116,9 +113,7 @@ class Launcher:
             folder=str(folder),
             started_s=started_s,
             cores=tuple(
-                core_sets(
-                    self.machine, cores_per_device=case.cores_per_device or 1, ranks=processes
-                )
+                core_sets(self.machine, cores_per_device=case.cores_per_device, ranks=processes)
             ),
             environment=self._environment(case),
             reference=str(reference) if reference is not None else None,
@@ -139,29 +134,7 @@ class Launcher:
         return environment
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ends:
-    """How the processes of a launch ended, as seen from outside."""
-
-    exit_codes: list[int | None]
-    """Per rank; minus the signal's number for one that was killed."""
-    timed_out_s: float | None = None
-    """The limit, if it was reached."""
-
-    def failure(self, rank: int) -> Failure:
-        """Why a rank that handed nothing over did not."""
-        if self.timed_out_s is not None:
-            return Failure(status="timeout", reason=f"not finished after {self.timed_out_s:g} s")
-        code = self.exit_codes[rank] if rank < len(self.exit_codes) else None
-        if code is None:
-            return Failure(status="failed", reason="the process did not start")
-        if code < 0:
-            name = signal.Signals(-code).name
-            return Failure(status="failed", reason=f"the process was ended by {name}")
-        return Failure(status="failed", reason=f"the process ended with exit code {code}")
-
-
-def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float) -> _Ends:
+def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float) -> Ends:
     """Start the ranks and wait for their end."""
     config = LaunchConfig(
         min_nodes=1,
@@ -169,7 +142,7 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
         nproc_per_node=processes,
         run_id=assignment.parent.name,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",  # port 0: the system picks a free one
+        rdzv_endpoint="127.0.0.1:0",  # port 0: the system picks a free one
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
@@ -177,14 +150,17 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
         shutdown_timeout=2,
     )
-    with _quiet_launcher(), _restored_signals(), _Watch(processes, timeout_s) as watch:
+    # torch would bind ranks to NUMA nodes only where they are as many as there are devices, so that
+    # 8 ranks ran bound and 4 unbound, and would start the driver before ranks have their variables.
+    config.numa_options = None
+    with _quiet_launcher(), _restored_signals(), Watch(processes, timeout_s) as watch:
         try:
             elastic_launch(config, worker.main)(str(assignment))
         except ChildFailedError:
             pass  # names one rank of possibly several; the watch has seen them all
         except SignalException as error:
             raise Interruption(error.sigval) from error
-    return _Ends(
+    return Ends(
         exit_codes=[process.exitcode for process in watch.processes],
         timed_out_s=timeout_s if watch.time_is_up else None,
     )
@@ -216,74 +192,16 @@ def _quiet_launcher() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Watch:
-    """Knows the worker processes of one launch, and ends them when the time is up.
-
-    Args:
-        expected: how many there will be.
-        limit_s: how long they may take; they write their stacks before they are killed.
-    """
-
-    def __init__(self, expected: int, limit_s: float) -> None:
-        self.processes: list[BaseProcess] = []
-        """In the order of ranks, which is the order of their start."""
-        self.time_is_up = False
-        self._expected = expected
-        self._limit_s = limit_s
-        self._over = threading.Event()
-        self._before = set(_children())
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        deadline = time.monotonic() + self._limit_s
-        while len(self.processes) < self._expected and time.monotonic() < deadline:
-            started = [one for one in _children() if one not in self._before]
-            self.processes = sorted(started, key=lambda one: int(one.name.rpartition("-")[2]))
-            if self._over.wait(0.02):
-                return
-        if self._over.wait(max(0.0, deadline - time.monotonic())):
-            return
-        self.time_is_up = True
-        for process in self.processes:
-            _send(process.pid, signal.SIGUSR1)
-        self._over.wait(STACK_GRACE_S)
-        for process in self.processes:
-            _send(process.pid, signal.SIGKILL)
-
-
-def _children() -> list[BaseProcess]:
-    """Processes that this one started, finished ones included.
-
-    Not ``active_children``, which joins those that have finished: the launcher is about to join
-    them itself, and an exit code can be read once only.
-    """
-    return list(multiprocessing.process._children)  # type: ignore[attr-defined]
-
-
-def _send(pid: int | None, number: signal.Signals) -> None:
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _outcome(folder: Path, rank: int, ends: _Ends) -> RankOutcome:
+def _outcome(folder: Path, rank: int, ends: Ends) -> RankOutcome:
     """What a rank handed over, or what its end says.
 
     A process that fails after handing over its result has not lost it.
     """
     try:
-        content = worker.outcome_file(folder, rank).read_bytes()
+        content = outcome_file(folder, rank).read_bytes()
         outcome = msgspec.json.decode(content, type=RankOutcome)
     except FileNotFoundError:
-        phase = worker.phase_file(folder, rank)
+        phase = phase_file(folder, rank)
         outcome = RankOutcome(
             rank=rank,
             phase=phase.read_text() if phase.exists() else "start",

@@ -94,7 +94,7 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     sync_pairs_s: list[tuple[float, float]] | None = None
     bucket_bytes: list[int] | None = None
     parity: Parity | None = None
-    """From the first rank only."""
+    """This rank's own view: every rank compares the gradients that it holds."""
     log_tail: list[str] = []
 
 
@@ -140,7 +140,9 @@ def to_record(
         return _with_timing(record, assignment, outcomes, units)
     if assignment.job == "communication":
         return msgspec.structs.replace(record, communication=_communication(outcomes))
-    return msgspec.structs.replace(record, parity=outcomes[0].parity)
+    views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
+    failed = [view for view in views if view.verdict == "failed"]
+    return msgspec.structs.replace(record, parity=[*failed, *views][0])
 
 
 def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:

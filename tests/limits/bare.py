@@ -18,7 +18,7 @@ import os, sys, time
 import torch
 import torchvision
 
-core, warmup, steps = (int(word) for word in sys.argv[1:])
+warmup, steps, core = (int(word) for word in sys.argv[1:])
 os.sched_setaffinity(0, {core})
 torch.set_num_threads(1)
 torch.manual_seed(0)

@@ -32,7 +32,8 @@ from tests.limits.limit import Limit
 from tests.strategies.test_contract import planned_case
 from workloads.base import Batch
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+PYTHON = sys.executable
+TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--standalone"]
 LAUNCH_PAIRS = 10
 FIDELITY_PAIRS = (10, 40)
 """At least, and at most."""
@@ -114,31 +115,33 @@ def _paired(name: str, ours: Callable[[], float], theirs: Callable[[], float]) -
             )
 
 
-def fidelity() -> list[Limit]:
-    """Our timing pass against hand-written scripts of the same model, in turns."""
+def _fidelity(script: str, strategy: str, world_size: int) -> list[Limit]:
+    """Our timing pass against a hand-written script of the same model, in turns."""
+    case = planned_case("resnet152:tiny", strategy, world_size)
     with tempfile.TemporaryDirectory() as folder:
         launcher = Launcher(Path(folder), probe_in_server())
-        cores = [str(core) for core in launcher.machine.cores[:2]]
-        single, ddp = Path(folder) / "single.py", Path(folder) / "ddp.py"
-        single.write_text(bare.SINGLE)
-        ddp.write_text(bare.DDP)
-        counts = [str(WARMUP_STEPS), str(TIMED_STEPS)]
-        alone = planned_case("resnet152:tiny", "single", 1)
-        pair = planned_case("resnet152:tiny", "ddp", 2)
+        file = Path(folder) / "bare.py"
+        file.write_text(script)
+        start = [*TORCHRUN, f"--nproc-per-node={world_size}"] if world_size > 1 else [PYTHON]
+        cores = launcher.machine.cores[:world_size]
+        command = [*start, file, WARMUP_STEPS, TIMED_STEPS, *cores]
         return [
             _paired(
-                "resnet152:tiny single x1",
-                lambda: _our_rate(launcher, alone),
-                lambda: float(_python([sys.executable, str(single), cores[0], *counts])),
-            ),
-            _paired(
-                "resnet152:tiny ddp x2",
-                lambda: _our_rate(launcher, pair),
-                lambda: float(
-                    _python([*TORCHRUN, "--nproc-per-node=2", str(ddp), *counts, *cores])
-                ),
-            ),
+                f"resnet152:tiny {strategy} x{world_size}",
+                lambda: _our_rate(launcher, case),
+                lambda: float(_python([str(word) for word in command])),
+            )
         ]
+
+
+def fidelity_single() -> list[Limit]:
+    """One process without a wrapper."""
+    return _fidelity(bare.SINGLE, "single", 1)
+
+
+def fidelity_ddp() -> list[Limit]:
+    """Two ranks, against torchrun."""
+    return _fidelity(bare.DDP, "ddp", 2)
 
 
 def _engine(session: FakeSession, clock: HostClock) -> Engine:
@@ -233,5 +236,13 @@ def suites() -> list[Limit]:
 
 CHECKS: Sequence[tuple[str, Callable[[], list[Limit]]]] = [
     (check.__name__, check)
-    for check in (launch, truth, instrumentation, planning, fidelity, suites)
+    for check in (
+        launch,
+        truth,
+        instrumentation,
+        planning,
+        fidelity_single,
+        fidelity_ddp,
+        suites,
+    )
 ]

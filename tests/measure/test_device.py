@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from bench.measure.device import (
     CpuDevice,
     core_sets,
     is_out_of_memory,
+    near_cores,
     open_device,
     visible_devices,
 )
@@ -50,6 +52,16 @@ class FakeAccelerator:
         return 100 - self.used, 100
 
 
+class FakeModule:
+    """torch.cuda with a device on a known place of the bus."""
+
+    def __init__(self, **place: int) -> None:
+        self.place = place
+
+    def get_device_properties(self, index: int) -> Any:
+        return SimpleNamespace(name=f"device {index}", **self.place)
+
+
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
     fake = FakeAccelerator()
@@ -57,11 +69,17 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
     return fake
 
 
-def test_an_accelerator_is_claimed_by_its_own_index(accelerator: FakeAccelerator) -> None:
+def test_an_accelerator_is_claimed_by_its_own_index(
+    accelerator: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: FakeModule())
     case = make_case(device="cuda", backend="nccl", world_size=8)
-    device = open_device(case, local_rank=3, cores=())
+    device = open_device(case, local_rank=3, cores=(0, 1, 2, 3))
     device.claim()
     assert accelerator.calls == [("set_device_index", 3)]
+    assert threads == [4]
     assert device.torch_device == torch.device("cuda", 3)
     assert device.group_device == torch.device("cuda", 3)
 
@@ -119,10 +137,28 @@ def test_fp32_means_fp32(precision: Any, allowed: bool) -> None:
         torch.set_float32_matmul_precision(before[1])
 
 
+def test_a_rank_stays_on_its_devices_numa_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 3, 9})
+    device = tmp_path / "bus/pci/devices/0000:1a:00.0"
+    node = tmp_path / "devices/system/node/node1"
+    for folder in (device, node):
+        folder.mkdir(parents=True)
+    (device / "numa_node").write_text("1\n")
+    (node / "cpulist").write_text("2-3,8\n")
+    module = FakeModule(pci_domain_id=0, pci_bus_id=0x1A, pci_device_id=0)
+    assert near_cores(module, 0, tmp_path) == {2, 3}
+    (device / "numa_node").write_text("-1\n")  # a machine with one node
+    assert near_cores(module, 0, tmp_path) == frozenset()
+    assert near_cores(FakeModule(), 0, tmp_path) == frozenset()
+
+
 def test_cores_are_disjoint_until_they_run_out() -> None:
     machine = Machine(cores=(0, 2, 4, 6, 8))
     assert core_sets(machine, cores_per_device=2, ranks=3) == [(0, 2), (4, 6), (0, 2)]
     assert core_sets(machine, cores_per_device=8, ranks=1) == [(0, 2, 4, 6, 8)]
+    assert core_sets(machine, cores_per_device=None, ranks=2) == [(0, 2), (4, 6)]
 
 
 def test_ranks_see_exactly_the_devices_of_their_case() -> None:

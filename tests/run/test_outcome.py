@@ -135,8 +135,10 @@ def test_the_communication_pass_gives_the_median_difference() -> None:
     assert record.throughput is None
 
 
-def test_the_parity_pass_gives_the_first_ranks_verdict() -> None:
-    verdict = Parity(verdict="exact", error=0.0)
-    record = record_of(outcome(0, parity=verdict), outcome(1), job="parity")
-    assert record.parity == verdict
+def test_the_parity_pass_gives_the_worst_ranks_verdict() -> None:
+    exact, failed = Parity(verdict="exact", error=0.0), Parity(verdict="failed", reason="x")
+    record = record_of(outcome(0, parity=exact), outcome(1, parity=exact), job="parity")
+    assert record.parity == exact
     assert record.timing is None
+    record = record_of(outcome(0, parity=exact), outcome(1, parity=failed), job="parity")
+    assert record.parity == failed

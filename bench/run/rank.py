@@ -1,0 +1,93 @@
+"""One process of a launch: what it was told, what it found out, and what it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import distributed
+
+from bench.measure.device import Device
+from bench.plan.case import Case
+from bench.plan.registry import find_workload
+from bench.run.outcome import Assignment, RankOutcome
+from bench.strategies.base import Context, Strategy
+from workloads.base import Batch, Build, Problem, whole_batches
+
+DTYPES = {"bf16": torch.bfloat16}
+"""Type of the parameters, where it is not fp32."""
+
+
+@dataclass(kw_only=True)
+class Rank:
+    """This process within its launch."""
+
+    assignment: Assignment
+    rank: int
+    local_rank: int
+    processes: int
+    strategy: Strategy
+    device: Device
+    outcome: RankOutcome
+
+    def note(self, **found: Any) -> None:
+        """Add to what will be handed over; a phase is left on disk for when it never is."""
+        self.outcome = msgspec.structs.replace(self.outcome, **found)
+        if "phase" in found:
+            phase_file(Path(self.assignment.folder), self.rank).write_text(found["phase"])
+
+    @property
+    def case(self) -> Case:
+        """What to run."""
+        return self.assignment.case
+
+    def context(self, *, exact: bool = False) -> Context:
+        """What a strategy is told; ``exact`` for training in fp64, where no precision applies."""
+        return Context(
+            device=self.device.torch_device,
+            rank=self.rank,
+            world_size=self.case.world_size,
+            precision="fp32" if exact else self.case.precision,
+            accumulation_steps=self.case.accumulation_steps,
+            options=msgspec.convert(self.case.options, self.strategy.options),
+        )
+
+    def problem(self, *, dtype: torch.dtype | None = None, batch: int | None = None) -> Problem:
+        """The case's workload, built; in its own type and batch unless told otherwise."""
+        workload = find_workload(self.case.workload)
+        return workload.build(
+            msgspec.convert(self.case.workload_options, workload.options),
+            Build(
+                device=self.device.torch_device,
+                dtype=dtype or DTYPES.get(self.case.precision, torch.float32),
+                seed=self.case.seed,
+                per_device_batch=batch or self.case.per_device_batch,
+                optimizer=self.case.optimizer,
+            ),
+        )
+
+    def batches(self, problem: Problem) -> Iterator[Batch]:
+        """This process's own samples: its shard, or all shards if it drives all devices."""
+        if self.strategy.processes == "one":
+            return whole_batches(problem, self.case.world_size)
+        return problem.batches(self.rank, self.case.world_size)
+
+    def slowest(self, value: float) -> float:
+        """Largest value over all ranks; on host tensors, so no device is involved."""
+        agreed = torch.tensor(value, dtype=torch.float64)
+        distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
+        return agreed.item()
+
+
+def outcome_file(folder: Path, rank: int) -> Path:
+    """Where a rank hands over its outcome."""
+    return folder / f"rank{rank}.json"
+
+
+def phase_file(folder: Path, rank: int) -> Path:
+    """Where a rank says how far it has come."""
+    return folder / f"rank{rank}.phase"
