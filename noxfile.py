@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 import nox
@@ -31,8 +30,7 @@ def env(session: nox.Session) -> None:
 
 def run_python(session: nox.Session, *arguments: str) -> None:
     """Run the shared environment's interpreter."""
-    folder = "Scripts" if sys.platform == "win32" else "bin"
-    python = HERE / ".nox" / "env" / folder / "python"
+    python = HERE / ".nox" / "env" / "bin" / "python"
     session.run(str(python), *arguments, external=True)
 
 

@@ -184,8 +184,6 @@ def _misbehave(fault: str) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
         case "stall":
             time.sleep(3600)
-        case "late":
-            time.sleep(0.2)
 
 
 def _misbehaving(fault: str) -> Strategy:
@@ -225,10 +223,6 @@ SLEEPING = Strategy(
 )
 
 
-def _prepare_same_data(problem: Problem, context: Context) -> Session:
-    return prepare_single(problem, context)
-
-
 UNWRAPPED = Strategy(
     name="unwrapped",
     summary="every rank trains alone: what a missing wrapper does",
@@ -236,7 +230,7 @@ UNWRAPPED = Strategy(
     communicates=True,
     reference="micro_batches",
     check=always,
-    prepare=_prepare_same_data,
+    prepare=prepare_single,
 )
 
 

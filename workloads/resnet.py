@@ -95,8 +95,8 @@ WORKLOADS = (
         presets={
             "tiny": Preset(
                 options=ResNetOptions(image_size=32),
-                per_device_batch=2,
-                summary="batch 2 of 32 x 32: the whole network on the smallest image it takes",
+                per_device_batch=4,
+                summary="batch 4 of 32 x 32: the whole network on the smallest image it takes",
             ),
             "cpu": Preset(
                 options=ResNetOptions(image_size=64),

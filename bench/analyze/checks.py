@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bench.analyze.stats import Estimate
 from bench.plan.case import Case
-from bench.records.record import Record
 
 SUPERLINEAR = 1.05
 """Factor over the number of devices from which a speedup asks for an explanation."""
@@ -24,21 +21,16 @@ FLAGS = {
 }
 
 
-def derived_flags(case: Case, speedup: Estimate | None, records: Sequence[Record]) -> list[str]:
-    """Flags of one row.
+def derived_flags(case: Case, speedup: Estimate | None) -> list[str]:
+    """Flags that follow from a row's comparison with others.
 
     Args:
         case: of the row.
         speedup: against one device, if there is one.
-        records: all of the case.
     """
-    flags: list[str] = []
-    if (
+    is_superlinear = (
         speedup is not None
         and case.world_size > 1
         and speedup.value > SUPERLINEAR * case.world_size
-    ):
-        flags.append("superlinear")
-    if len({record.environment for record in records}) > 1:
-        flags.append("unequal_environments")
-    return flags
+    )
+    return ["superlinear"] if is_superlinear else []

@@ -28,6 +28,10 @@ BROKEN_FLAGS = frozenset({"ranks_differ", "duplicate_data"})
 """Seen while timing: the figure is no figure of the strategy."""
 
 
+OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps")
+"""What "the same strategy on one device" must share beyond what all baselines do."""
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A ratio of throughputs, or why there is none."""
 
@@ -54,7 +58,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     own_speedup: Comparison = Comparison(reason="not measured")
     """Against the same strategy on one device."""
     step_median_s: float | None = None
-    step_p95_s: float | None = None
+    step_p90_s: float | None = None
     peak_bytes: list[int | None] = []
     """Per device, largest over the launches; ``peak_name`` says of what."""
     peak_name: str = ""
@@ -94,9 +98,7 @@ def rows_of(planned: Sequence[Case], records: Iterable[Record]) -> list[Row]:
         cases.setdefault(record.case.id, record.case)
     measured = {id_: _measured(cases[id_], group) for id_, group in groups.items()}
     throughputs = {id_: _throughputs(group) for id_, group in groups.items()}
-    return [
-        _compared(row, list(measured.values()), throughputs, groups) for row in measured.values()
-    ]
+    return [_compared(row, list(measured.values()), throughputs) for row in measured.values()]
 
 
 def _measured(case: Case, records: Sequence[Record]) -> Row:
@@ -106,6 +108,8 @@ def _measured(case: Case, records: Sequence[Record]) -> Row:
     good = [record for record in timing if record.status == "ok"]
     parity = next((record for record in latest if record.pass_ == "parity"), None)
     flags = dict.fromkeys(flag for record in latest for flag in record.flags)
+    if len({record.environment for record in good}) > 1:
+        flags["unequal_environments"] = None
     row = Row(
         case=case,
         status=good[0].status if good else timing[-1].status if timing else "interrupted",
@@ -163,7 +167,7 @@ def _with_figures(row: Row, good: Sequence[Record]) -> Row:
         unit=throughput.unit,
         units_per_sample=throughput.units_per_sample,
         step_median_s=percentile(steps, 50),
-        step_p95_s=percentile(steps, 95),
+        step_p90_s=percentile(steps, 90),
         peak_bytes=peaks,
         peak_name=peak_name,
     )
@@ -188,19 +192,13 @@ def _peaks(records: Sequence[Record]) -> tuple[str, list[int | None]]:
     return "", []
 
 
-def _compared(
-    row: Row,
-    rows: Sequence[Row],
-    throughputs: dict[str, list[float]],
-    records: dict[str, list[Record]],
-) -> Row:
+def _compared(row: Row, rows: Sequence[Row], throughputs: dict[str, list[float]]) -> Row:
     baselines = [other for other in rows if other.case.strategy == BASELINE]
     own = [
         other
         for other in rows
-        if other.case.strategy == row.case.strategy
-        and other.case.options == row.case.options
-        and other.case.world_size == 1
+        if other.case.world_size == 1
+        and all(getattr(other.case, name) == getattr(row.case, name) for name in OWN_FIELDS)
     ]
     row = msgspec.structs.replace(
         row,
@@ -208,7 +206,7 @@ def _compared(
         own_speedup=_compare(row, own, throughputs, f"{row.case.label} on one device"),
     )
     return msgspec.structs.replace(
-        row, flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio, records[row.case.id])]
+        row, flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio)]
     )
 
 
@@ -221,9 +219,18 @@ def _compare(
         return Comparison(reason="the row failed its proof")
     if "oversubscribed" in row.flags:
         return Comparison(reason="more ranks than cores")
+    if "no_warmup" in row.flags:
+        return Comparison(reason="measured without warm-up")
     same_model = [other for other in candidates if _workload(other.case) == _workload(row.case)]
     alike = [other for other in same_model if not _differences(row, other)]
-    usable = [other for other in alike if other.samples_per_s and not other.is_proved_wrong]
+    alike.sort(key=lambda other: other.case.id != row.case.id)  # a row is its own best baseline
+    usable = [
+        other
+        for other in alike
+        if other.samples_per_s
+        and not other.is_proved_wrong
+        and not {"no_warmup", "unequal_environments"} & set(other.flags)
+    ]
     if usable and usable[0].case.id == row.case.id:
         launches = row.samples_per_s.launches
         return Comparison(ratio=Estimate(value=1.0, launches=launches), is_baseline=True)
@@ -245,7 +252,8 @@ def _workload(case: Case) -> tuple[object, ...]:
 def _differences(row: Row, other: Row) -> list[str]:
     """Names of what makes two rows of one workload unlike beyond strategy and device count."""
     scaling = row.case.scaling
-    fields = ["device", "precision", "compile", "optimizer", "scaling", "cores_per_device", "data"]
+    fields = ["device", "precision", "compile", "optimizer", "scaling", "cores_per_device"]
+    fields += ["data", "seed"]
     fields += ["global_batch"] if scaling == "strong" else ["per_device_batch"]
     fields += ["accumulation_steps"] if scaling == "weak" else []
     names = [name for name in fields if getattr(row.case, name) != getattr(other.case, name)]

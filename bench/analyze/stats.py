@@ -74,12 +74,6 @@ def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Estimate:
     return Estimate(value=ratio, low=ratio / reach, high=ratio * reach, launches=launches)
 
 
-def clearly_differ(above: Sequence[float], below: Sequence[float]) -> bool | None:
-    """Whether two figures differ by more than the noise; None where the noise is unknown."""
-    includes_one = ratio_of_means(above, below).includes(1.0)
-    return None if includes_one is None else not includes_one
-
-
 def median_of_differences(pairs: Sequence[tuple[float, float]]) -> Estimate:
     """Median of first minus second, with the interval between two of the ordered differences.
 

@@ -31,6 +31,9 @@ class Block:
 class Clock(Protocol):
     """Times one block after the other."""
 
+    def reserve(self, marks: int) -> None:
+        """Prepare for a block with so many marks, so that nothing need be made inside it."""
+
     def start(self) -> None:
         """Wait for the device, then start a block."""
 
@@ -52,6 +55,9 @@ class HostClock:
         self._now = now
         self._phases: list[str] = []
         self._times: list[float] = []
+
+    def reserve(self, marks: int) -> None:
+        """See ``Clock``: reading the time needs nothing."""
 
     def start(self) -> None:
         """See ``Clock``."""
@@ -90,20 +96,27 @@ class EventClock:
         self._now = now
         self._phases: list[str] = []
         self._events: list[Any] = []
-        """Reused by every block: making an event costs more than recording it."""
+        """Reused by every block."""
         self._started = 0.0
+
+    def reserve(self, marks: int) -> None:
+        """See ``Clock``: making an event costs more than recording it."""
+        while len(self._events) <= marks:
+            self._events.append(self._make_event())
 
     def start(self) -> None:
         """See ``Clock``."""
         self._phases.clear()
         self._synchronize()
         self._started = self._now()
-        self._record(0)
+        self.reserve(0)
+        self._events[0].record()
 
     def mark(self, phase: str) -> None:
         """See ``Clock``."""
         self._phases.append(phase)
-        self._record(len(self._phases))
+        self.reserve(len(self._phases))
+        self._events[len(self._phases)].record()
 
     def stop(self) -> Block:
         """See ``Clock``."""
@@ -112,11 +125,6 @@ class EventClock:
         used = self._events[: len(self._phases) + 1]
         durations = [begin.elapsed_time(end) / 1e3 for begin, end in itertools.pairwise(used)]
         return fold(self._phases, durations, elapsed)
-
-    def _record(self, index: int) -> None:
-        if index == len(self._events):
-            self._events.append(self._make_event())
-        self._events[index].record()
 
 
 def fold(phases: Sequence[str], durations: Sequence[float], elapsed_s: float) -> Block:

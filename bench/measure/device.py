@@ -41,11 +41,14 @@ class Device(Protocol):
     def clock(self) -> Clock:
         """A new clock for blocks of steps."""
 
+    def synchronize(self) -> None:
+        """Wait for all work of this process on the device."""
+
     def set_precision(self, precision: Precision) -> None:
         """Allow or forbid TF32, as the precision means it."""
 
     def start_memory(self) -> None:
-        """Note what is used before our model is there."""
+        """Note what is used before the group and the model are there."""
 
     def reset_peaks(self) -> None:
         """Forget all peaks so far."""
@@ -53,8 +56,8 @@ class Device(Protocol):
     def sample_memory(self) -> None:
         """Look at the figures that have no peak of their own. Between blocks."""
 
-    def peaks(self) -> Peaks:
-        """Peaks since the last reset."""
+    def peaks(self) -> list[Peaks]:
+        """Peaks since the last reset, one entry for each device that this process drives."""
 
 
 class CpuDevice:
@@ -81,6 +84,9 @@ class CpuDevice:
         """See ``Device``."""
         return HostClock()
 
+    def synchronize(self) -> None:
+        """See ``Device``: a CPU has done its work when a call returns."""
+
     def set_precision(self, precision: Precision) -> None:
         """See ``Device``: a CPU has no TF32, but its matmuls may use bf16 below "highest"."""
         assert precision != "tf32", "the plan skips tf32 on a CPU"
@@ -96,9 +102,9 @@ class CpuDevice:
     def sample_memory(self) -> None:
         """See ``Device``: the kernel keeps the peak."""
 
-    def peaks(self) -> Peaks:
+    def peaks(self) -> list[Peaks]:
         """See ``Device``: a CPU has no allocator to ask, and 0 would be a lie."""
-        return Peaks(process=self._resident.read())
+        return [Peaks(process=self._resident.read())]
 
 
 class AcceleratorDevice:
@@ -132,9 +138,12 @@ class AcceleratorDevice:
     def clock(self) -> Clock:
         """See ``Device``."""
         return EventClock(
-            lambda: torch.Event(self.torch_device, enable_timing=True),
-            lambda: torch.accelerator.synchronize(self._index),
+            lambda: torch.Event(self.torch_device, enable_timing=True), self.synchronize
         )
+
+    def synchronize(self) -> None:
+        """See ``Device``."""
+        torch.accelerator.synchronize(self._index)
 
     def set_precision(self, precision: Precision) -> None:
         """See ``Device``. torch's default is TF32 in convolutions and fp32 in matmuls."""
@@ -158,17 +167,18 @@ class AcceleratorDevice:
         if used is not None:
             self._largest_use = max(used, self._largest_use or 0)
 
-    def peaks(self) -> Peaks:
+    def peaks(self) -> list[Peaks]:
         """See ``Device``. torch answers 0 where it has no allocator: that becomes None."""
         driver = None
         if self._largest_use is not None and self._used_before is not None:
             driver = self._largest_use - self._used_before
-        return Peaks(
+        peaks = Peaks(
             allocated=torch.accelerator.max_memory_allocated(self._index) or None,
             reserved=torch.accelerator.max_memory_reserved(self._index) or None,
             driver=driver,
             process=self._resident.read(),
         )
+        return [peaks]
 
     def _used(self) -> int | None:
         """Bytes in use on the whole device, by all processes; None where torch cannot tell."""
@@ -223,12 +233,14 @@ def core_sets(
 ) -> list[tuple[int, ...]]:
     """Cores of every rank: disjoint sets, handed out again from the first when they run out.
 
-    Without ``cores_per_device``, as on accelerators, all cores are shared out evenly.
+    Without ``cores_per_device``, as on accelerators, the cores are shared out among all devices of
+    the machine, whether the case uses them or not: so a baseline has the same host as its row.
 
     >>> core_sets(Machine(cores=(0, 1, 2)), cores_per_device=1, ranks=4)
     [(0,), (1,), (2,), (0,)]
     """
-    size = min(cores_per_device or max(1, len(machine.cores) // ranks), len(machine.cores))
+    share = max(1, len(machine.cores) // max(1, len(machine.devices)))
+    size = min(cores_per_device or share, len(machine.cores))
     sets = [machine.cores[i : i + size] for i in range(0, len(machine.cores) - size + 1, size)]
     return [sets[rank % len(sets)] for rank in range(ranks)]
 

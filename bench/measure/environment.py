@@ -17,10 +17,13 @@ from bench.plan.case import Machine
 
 PACKAGES = ("torch", "torchvision", "numpy", "deepspeed")
 VARIABLES = re.compile(
-    r"^(OMP_|MKL_|OPENBLAS_|KMP_|GOMP_|NCCL_|TORCH_|PYTORCH_|GLOO_|CUDA_|HIP_|ROCR_|LD_PRELOAD$"
-    r"|MALLOC_)"
+    r"^(OMP_|MKL_|OPENBLAS_|KMP_|GOMP_|NCCL_|TORCH_|PYTORCH_|GLOO_|CUDA_|HIP_|ROCR_|ONEDNN_|DNNL_"
+    r"|MALLOC_|LD_PRELOAD$)"
 )
 """Variables that change how fast, or where, training runs."""
+
+PLACES = re.compile(r"(_HOME|_PATH|_DIR|_VISIBLE_DEVICES|_ORDER|_PORT|_ADDR)$")
+"""Variables that say where something is, not how fast it runs."""
 
 
 def versions() -> dict[str, str]:
@@ -51,13 +54,20 @@ def collect(machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(environment: dict[str, Any]) -> str:
-    """Short hash of what must be equal for two figures to be compared: hardware and versions."""
+    """Short hash of what must be equal for two figures to be compared.
+
+    Hardware, versions and variables, but for those that only say where something is.
+    """
     devices = [device["name"] for device in environment["devices"]]
     relevant = {
         "cpu": environment["cpu"],
         "cores": len(environment["cores"]),
         "devices": devices,
-        "variables": environment["variables"],
+        "variables": {
+            name: value
+            for name, value in environment["variables"].items()
+            if not PLACES.search(name)
+        },
         "versions": environment["versions"],
     }
     payload = msgspec.json.encode(relevant, order="deterministic")

@@ -170,6 +170,8 @@ def _device(index: int) -> DeviceInfo:
         uuid=uuid or None,
         visible_as=visible_name(index, uuid, os.environ.get("CUDA_VISIBLE_DEVICES")),
         memory_bytes=getattr(properties, "total_memory", None),
+        # NVIDIA's tensor cores have TF32 since Ampere, compute capability 8.0.
+        has_tf32=torch.version.hip is None and getattr(properties, "major", 0) >= 8,
     )
 
 

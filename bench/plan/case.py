@@ -67,10 +67,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When the timed part of one launch ends.
+    """How long the timed part of one launch is.
 
-    After ``min_steps``, and then as soon as the 95 % interval of the step time is within
-    ``target_interval`` or ``max_s`` have passed.
+    As many steps as bring the 95 % interval of the step time within ``target_interval``, judged by
+    the last steps of warm-up; but at least ``min_steps``, and beyond them no longer than ``max_s``.
     """
 
     min_steps: PositiveInt = 10
@@ -109,6 +109,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     visible_as: str
     """Its name in ``CUDA_VISIBLE_DEVICES``, the same under every order of devices."""
     memory_bytes: int | None = None
+    has_tf32: bool = False
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

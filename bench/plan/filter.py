@@ -41,26 +41,33 @@ def compile_filter(expression: str) -> Callable[[Case], bool]:
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-        test = _value(tree.body)
+        test = _test(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise FilterError(f"filter '{expression}' cannot be read: {error}") from error
-    if not isinstance(tree.body, ast.BoolOp | ast.Compare | ast.UnaryOp):
-        raise FilterError(
-            f"filter '{expression}' compares nothing; write for example: strategy == ddp"
-        )
     return lambda case: bool(test(case))
+
+
+def _test(node: ast.expr) -> Value:
+    """What ``and``, ``or`` and ``not`` may join: never a bare word, which would always be true."""
+    is_test = isinstance(node, ast.BoolOp | ast.Compare) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    )
+    if not is_test:
+        word = ast.unparse(node)
+        raise ValueError(f"'{word}' compares nothing; write for example: strategy == {word}")
+    return _value(node)
 
 
 def _value(node: ast.expr) -> Value:
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
-            tests = [_value(value) for value in values]
+            tests = [_test(value) for value in values]
             return lambda case: all(test(case) for test in tests)
         case ast.BoolOp(op=ast.Or(), values=values):
-            tests = [_value(value) for value in values]
+            tests = [_test(value) for value in values]
             return lambda case: any(test(case) for test in tests)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            test = _value(operand)
+            test = _test(operand)
             return lambda case: not test(case)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return lambda _: -number

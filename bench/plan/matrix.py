@@ -63,8 +63,16 @@ def expand(suite: Suite, machine: Machine, *, only: str | None = None) -> tuple[
     planned: dict[str, PlannedCase] = {}
     for block in suite.blocks:
         for candidate in _BlockPlanner(suite, block, machine).expand():
-            if wanted(candidate.case):
-                planned.setdefault(candidate.case.id, candidate)
+            if not wanted(candidate.case):
+                continue
+            first = planned.setdefault(candidate.case.id, candidate)
+            if first.effort != candidate.effort:
+                raise SuiteError(
+                    f"plans {candidate.case.id} a second time, with other launches, warm-up or "
+                    "window",
+                    source=suite.source,
+                    path=block.path,
+                )
     if not planned:
         raise BenchError(f"{suite.source}: no case matches the filter")
     return tuple(planned.values())
@@ -281,8 +289,10 @@ def _skip_reason(
         return f"torch here has no backend {case.backend}; it has {', '.join(machine.backends)}"
     if case.backend == "nccl" and case.device != "cuda":
         return f"NCCL carries cuda tensors, not {case.device} ones"
-    if case.precision == "tf32" and case.device != "cuda":
-        return "tf32 exists on cuda devices only"
+    if case.precision == "tf32" and not (
+        case.device == machine.accelerator and all(one.has_tf32 for one in machine.devices)
+    ):
+        return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
     if case.precision == "fp16-amp":
         return "fp16-amp needs a gradient scaler, which this version does not have"
     if case.compile != "none":

@@ -33,8 +33,8 @@ SHIPPED = resources.files("bench.plan") / "suites"
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``defaults`` and a matrix block may set for their cases. A list is an axis."""
 
-    device: str = "auto"
-    backend: str = "auto"
+    device: Literal["auto", "cpu", "cuda", "xpu", "mps", "mtia", "hpu"] = "auto"
+    backend: Literal["auto", "gloo", "nccl", "xccl", "ucc", "mpi"] = "auto"
     precision: Precision = "fp32"
     compile: Compile = "none"
     optimizer: Optimizer | Literal["auto"] = "auto"

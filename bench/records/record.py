@@ -38,7 +38,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Steps between two looks at the clock by all ranks together."""
     window_s: list[float]
     """Sum of the blocks' times, each from a common start to this process's last synchronise."""
-    stopped_by: Literal["target_interval", "max_s"]
+    stopped_by: Literal["min_steps", "target_interval", "max_s"]
+    """What set the number of steps."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: list[int | None]
     """Largest total that the allocator held from the driver."""
     peak_driver_bytes: list[int | None]
-    """Device-wide use at block ends, less what was used before our processes."""
+    """Device-wide use at block ends, less what was used before the group and the model were
+    there; the context of our own process counts as used before."""
     peak_process_bytes: list[int | None]
     """Resident memory of the process that drives the device, Python and libraries included."""
     by_category: dict[str, list[int]] | None = None
@@ -89,6 +91,15 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     standalone_s: float | None = None
 
 
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one process ran."""
+
+    cores: list[int]
+    """That it was bound to."""
+    threads: int
+    """Of computation on the host."""
+
+
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the strategy trained the same model as one device would."""
 
@@ -96,12 +107,14 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why it failed, or was not checked."""
     error: float | None = None
-    """fp64: largest relative difference of the losses of all steps and the first gradient."""
+    """fp64: worst relative difference among the losses of all steps, the first gradient and the
+    last parameters."""
     tolerance: float | None = None
     gradient_error: float | None = None
     """The case's own precision: first gradient of the worst tensor, relative to its reference."""
     gradient_tolerance: float | None = None
-    """What mere reordering of the reference does to that tensor, times a safety factor."""
+    """What mere reordering of the reference does, times a safety factor: the largest of all
+    tensors whose size is not negligible."""
     max_rank_divergence: float | None = None
     """Largest difference of any parameter between any two ranks after the last step."""
     reference: Literal["micro_batches", "whole_batch", "none"] = "none"
@@ -128,6 +141,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     communication: Communication | None = None
     parity: Parity | None = None
+    placement: list[Placement] | None = None
+    """Per process."""
     flags: list[str] = []
     environment: str
     """Fingerprint of the environment in ``run.json``."""

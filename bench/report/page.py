@@ -23,14 +23,17 @@ REPORT = "report.md"
 
 HOW_TO_READ = """\
 Throughput counts the samples of all devices together over the time of the slowest process. `±` is
-half of a 95 % interval from the spread between independent launches; a difference that the
-intervals do not separate is noise. *Speedup* compares with one device without a wrapper, *vs
-itself on 1* with the same strategy on one device. *Parity* is `exact` when the strategy trained
-the same model as one device: in fp64, losses and first gradient within 1e-6 and parameters equal
-to the last bit on all ranks; in the case's own precision, the first gradient within what
-reordering sums explains. A figure without that proof is struck out and compared with nothing.
-*Sync cost* is a step with gradient synchronisation minus one without, with a 95 % interval.
-*Resident* memory is all that the process holds, Python and libraries included.
+half of a 95 % interval, and brackets are its ends, from the spread between independent launches; a
+difference that the intervals do not separate is noise. *Speedup* compares with one device without
+a wrapper, *vs itself on 1* with the same strategy on one device. *Parity* is `exact` when the
+strategy trained the same model as one device: in fp64, the losses of three steps and the first
+gradient within 1e-6, and the last parameters equal to the last bit on all ranks; in the case's own
+precision, the first gradient within what reordering sums explains. `within precision` is the same
+where that is more than a thousandth of the gradient. A figure that failed its proof is struck out
+and compared with nothing; one that could not be proved says so. *Sync cost* is a step with gradient
+synchronisation minus one without, waiting for the slowest rank included; its interval is that of
+the steps of one launch. *Resident* memory is all that the process holds, Python and libraries
+included.
 """
 
 
@@ -112,14 +115,14 @@ def _environment(info: RunInfo) -> str:
     environment = info.environment
     memory = environment.get("memory_bytes", 0) / 2**30
     lines = [
-        f"- CPU: {environment.get('cpu')}, {len(environment.get('cores', []))} cores used, "
+        f"CPU: {environment.get('cpu')}, {len(environment.get('cores', []))} cores used, "
         f"{memory:.1f} GiB of memory",
-        f"- accelerators: {', '.join(d['name'] for d in environment.get('devices', [])) or 'none'}",
-        f"- system: {environment.get('system')}",
-        "- versions: " + ", ".join(f"{name} {v}" for name, v in info.versions.items()),
-        f"- fingerprint: {info.environment_fingerprint}",
+        f"accelerators: {', '.join(d['name'] for d in environment.get('devices', [])) or 'none'}",
+        f"system: {environment.get('system')}",
+        "versions: " + ", ".join(f"{name} {v}" for name, v in info.versions.items()),
+        f"fingerprint: {info.environment_fingerprint}",
     ]
-    return "\n".join(escape(line) if not line.startswith("-") else line for line in lines)
+    return "\n".join(f"- {escape(line)}" for line in lines)
 
 
 def escape(text: str) -> str:

@@ -76,11 +76,15 @@ def _table(rows: list[Row], *, compact: bool) -> Table:
     columns = [strategy, devices, speed, speedup]
     if not compact:
         columns.append(Column("vs itself on 1", lambda row: _comparison(row.own_speedup)))
-    columns.append(Column("eff." if compact else "efficiency", _efficiency))
+    columns.append(
+        Column("eff.", lambda row: _efficiency(row).partition(" ")[0])
+        if compact
+        else Column("efficiency", _efficiency)
+    )
     if not compact:
-        columns.append(Column("step ms, median / p95", _step))
+        columns.append(Column("step ms, median / p90", _step))
         columns.append(Column("sync cost, ms", _sync_cost))
-    columns.append(Column("GiB/dev." if compact else _memory_heading(rows), _memory))
+    columns.append(Column("GiB" if compact else _memory_heading(rows), _memory))
     columns.append(parity)
     return Table(
         title=f"{case.workload}, preset {case.preset}",
@@ -91,13 +95,14 @@ def _table(rows: list[Row], *, compact: bool) -> Table:
 
 
 def _rule(case: Case, rows: Iterable[Row]) -> str:
-    batch = (
-        f"weak scaling, {case.per_device_batch} samples per device and micro-step"
-        if case.scaling == "weak"
-        else f"strong scaling, {case.global_batch} samples per step over all devices"
-    )
-    shared = [batch]
     cases = [row.case for row in rows]
+    name = "per_device_batch" if case.scaling == "weak" else "global_batch"
+    sizes = " / ".join(str(size) for size in dict.fromkeys(getattr(one, name) for one in cases))
+    shared = [
+        f"weak scaling, {sizes} samples per device and micro-step"
+        if case.scaling == "weak"
+        else f"strong scaling, {sizes} samples per step over all devices"
+    ]
     for name in ("precision", "optimizer", "backend"):
         values = dict.fromkeys(str(getattr(one, name)) for one in cases if getattr(one, name))
         shared.append(" / ".join(values))
@@ -171,9 +176,10 @@ def _notes(row: Row) -> list[str]:
     for comparison in (row.speedup, row.own_speedup):
         if row.samples_per_s is not None and comparison.reason is not None:
             notes.append(f"no speedup: {comparison.reason}")
+    if row.speedup.ratio is not None and row.speedup.ratio.includes(1.0):
+        notes.append("no clear difference from one device without a wrapper")
     if row.parity_note is not None:
-        verdict = "not proved" if row.parity is None else row.parity.verdict.replace("_", " ")
-        notes.append(f"parity {verdict}: {row.parity_note}")
+        notes.append(f"parity {_parity(row)}: {row.parity_note}")
     return list(dict.fromkeys(notes))
 
 
@@ -188,12 +194,16 @@ def _comparison(comparison: Comparison) -> str:
         return DASH
     if comparison.is_baseline:
         return "1"
-    return interval(comparison.ratio, digits=2)
+    return span(comparison.ratio)
 
 
 def _efficiency(row: Row) -> str:
     efficiency = row.efficiency
-    return DASH if efficiency is None else f"{efficiency.value:.0%}"
+    if efficiency is None:
+        return DASH
+    if efficiency.low is None or efficiency.high is None:
+        return f"{efficiency.value:.0%}"
+    return f"{efficiency.value:.0%} ({efficiency.low:.0%}-{efficiency.high:.0%})"
 
 
 def _memory(row: Row) -> str:
@@ -211,9 +221,9 @@ def _memory_heading(rows: Sequence[Row]) -> str:
 
 
 def _step(row: Row) -> str:
-    if row.step_median_s is None or row.step_p95_s is None:
+    if row.step_median_s is None or row.step_p90_s is None:
         return DASH
-    return f"{significant(row.step_median_s * 1e3)} / {significant(row.step_p95_s * 1e3)}"
+    return f"{significant(row.step_median_s * 1e3)} / {significant(row.step_p90_s * 1e3)}"
 
 
 def _sync_cost(row: Row) -> str:
@@ -230,8 +240,8 @@ def _parity(row: Row) -> str:
     return row.parity.verdict.replace("_", " ")
 
 
-def interval(estimate: Estimate, *, scale: float = 1, digits: int | None = None) -> str:
-    """A figure with half its interval's width, both to the same place.
+def interval(estimate: Estimate, *, scale: float = 1) -> str:
+    """A figure with half its interval's width, both to the same place, neither rounded to 0.
 
     >>> interval(Estimate(value=7.0512, low=6.93, high=7.17, launches=3))
     '7.05 ± 0.12'
@@ -239,9 +249,23 @@ def interval(estimate: Estimate, *, scale: float = 1, digits: int | None = None)
     value = estimate.value * scale
     half = estimate.half_width
     if half is None:
-        return f"{significant(value)} (1 launch)" if digits is None else f"{value:.{digits}f}"
-    places = decimals(value) if digits is None else digits
-    return f"{value:,.{places}f} ± {half * scale:,.{places}f}"
+        return f"{significant(value)} (1 launch)"
+    half *= scale
+    places = decimals(value)
+    if 0 < half < 0.5 * 10**-places:
+        places = decimals(half) - 2
+    return f"{value:,.{places}f} ± {half:,.{places}f}"
+
+
+def span(estimate: Estimate) -> str:
+    """A ratio with the ends of its interval, which does not lie evenly about it.
+
+    >>> span(Estimate(value=1.5, low=0.75, high=3.0, launches=3))
+    '1.50 (0.75-3.00)'
+    """
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f} (1 launch)"
+    return f"{estimate.value:.2f} ({estimate.low:.2f}-{estimate.high:.2f})"
 
 
 def significant(value: float) -> str:

@@ -32,6 +32,8 @@ from bench.run.rank import outcome_file, phase_file
 from bench.run.watch import Ends, Watch
 
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+SHUTDOWN_S = 2
+"""For ranks to end by themselves when the launch is over."""
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -115,7 +117,7 @@ class Launcher:
             cores=tuple(
                 core_sets(self.machine, cores_per_device=case.cores_per_device, ranks=processes)
             ),
-            environment=self._environment(case),
+            environment=self._environment(case, folder),
             reference=str(reference) if reference is not None else None,
         )
         file = folder / "assignment.json"
@@ -125,10 +127,13 @@ class Launcher:
         shutil.rmtree(folder, ignore_errors=True)
         return assignment, outcomes
 
-    def _environment(self, case: Case) -> dict[str, str]:
+    def _environment(self, case: Case, folder: Path) -> dict[str, str]:
         environment = dict(visible_devices(case, self.machine))
+        # NCCL's flight recorder writes a pickle when a collective fails: here, not in ~/.cache.
+        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+            environment[name] = str(folder / "flight-recorder-")
         loopback = LOOPBACK.get(sys.platform)
-        if loopback is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
+        if loopback is not None and case.nodes == 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
             # One host needs no name to resolve and no interface to be up but this.
             environment["GLOO_SOCKET_IFNAME"] = loopback
         return environment
@@ -148,8 +153,9 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
         monitor_interval=0.1,
         start_method=server.START_METHOD,
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
-        shutdown_timeout=2,
     )
+    if hasattr(config, "shutdown_timeout"):  # torch 2.12 and later; 30 s before
+        config.shutdown_timeout = SHUTDOWN_S
     # torch would bind ranks to NUMA nodes only where they are as many as there are devices, so that
     # 8 ranks ran bound and 4 unbound, and would start the driver before ranks have their variables.
     config.numa_options = None

@@ -1,14 +1,15 @@
-"""The one training loop: warm up, then time blocks of steps until all ranks agree to stop.
+"""The one training loop: warm up, then time blocks of steps.
 
 Nothing here synchronises inside a block, and no rank decides anything alone: every decision is
-computed from numbers that all ranks have agreed on.
+computed from numbers that all ranks have agreed on. How long the window will be is decided before
+it begins.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,8 +20,12 @@ from workloads.base import Batch
 
 BLOCK_S = 0.5
 """Wanted length of a block: long against the agreement between blocks, short against a window."""
-MIN_BLOCKS = 4
-"""Blocks before the spread among them may end the window."""
+PILOT_STEPS = 4
+"""Last steps of warm-up, from whose spread the length of the window is decided."""
+OVERTIME = 2.0
+"""Times ``max_s`` after which a window ends that takes longer than it was decided to."""
+MARKS_PER_MICRO_STEP = 3
+"""Data, forward, backward; the optimizer's comes once a step."""
 SYNC_PAIRS = 6
 """Least pairs of blocks with and without synchronisation: their extremes span a 95 % interval of
 the median."""
@@ -44,15 +49,25 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp:
-    """Steps before the window, in seconds."""
+    """Steps before the window, in seconds on this process."""
 
     first_step_s: float | None
     step_s: list[float]
+    pilot_s: list[float]
+    """The last steps, as the slowest rank took them: the same on all ranks."""
 
-    def typical_step_s(self) -> float | None:
-        """Median of the later half, when there is one."""
-        later = self.step_s[len(self.step_s) // 2 :]
-        return statistics.median(later) if later else self.first_step_s
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long a window will be: decided before it begins, from steps that are not in it.
+
+    A window that ended when its own steps looked steady would prefer the moments in which the
+    machine was quick.
+    """
+
+    blocks: int
+    block_steps: int
+    set_by: Literal["min_steps", "target_interval", "max_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +79,7 @@ class Timed:
     """Median over the steps."""
     window_s: float
     block_steps: int
-    stopped_by: Literal["target_interval", "max_s"]
+    stopped_by: Literal["min_steps", "target_interval", "max_s"]
 
 
 def run_block(engine: Engine, steps: int, *, sync: bool = True) -> Block:
@@ -77,6 +92,7 @@ def run_block(engine: Engine, steps: int, *, sync: bool = True) -> Block:
     """
     session, batches, mark = engine.session, engine.batches, engine.clock.mark
     last = engine.accumulation_steps - 1
+    engine.clock.reserve(steps * (MARKS_PER_MICRO_STEP * engine.accumulation_steps + 1))
     engine.clock.start()
     for _ in range(steps):
         for micro_step in range(engine.accumulation_steps):
@@ -91,73 +107,83 @@ def run_block(engine: Engine, steps: int, *, sync: bool = True) -> Block:
 def warmup_rule(effort: Effort, device_type: str) -> tuple[int, float]:
     """(least steps, least seconds) before the window.
 
-    On a CPU: past DDP's rebuild of its buckets in the second step. On accelerators: past the ten
-    steps in which DDP makes the host wait to time itself, and long enough for clocks to rise.
+    On a CPU: past DDP's rebuild of its buckets in the second step, and a pilot. On accelerators:
+    past the ten steps in which DDP makes the host wait to time itself, and long enough for clocks
+    to rise.
     """
     if effort.warmup_steps != "auto":
         return effort.warmup_steps, 0.0
-    return (4, 0.5) if device_type == "cpu" else (12, 2.0)
+    return (6, 0.5) if device_type == "cpu" else (12, 2.0)
 
 
 def warm_up(engine: Engine, rule: tuple[int, float]) -> WarmUp:
     """Run until both parts of the rule are met on the slowest rank; each step timed alone."""
     min_steps, min_s = rule
-    elapsed: list[float] = []
+    own_s: list[float] = []
+    slowest_s: list[float] = []
     engine.slowest(0.0)
-    while len(elapsed) < min_steps or sum(elapsed[1:]) < min_s:
-        block = run_block(engine, 1)
+    while len(own_s) < min_steps or sum(slowest_s[1:]) < min_s:
+        own_s.append(run_block(engine, 1).elapsed_s)
         # Decided on the slowest rank's time, so that all ranks run the same number of steps.
-        elapsed.append(engine.slowest(block.elapsed_s))
-    return WarmUp(first_step_s=elapsed[0] if elapsed else None, step_s=elapsed[1:])
+        slowest_s.append(engine.slowest(own_s[-1]))
+    return WarmUp(
+        first_step_s=own_s[0] if own_s else None,
+        step_s=own_s[1:],
+        pilot_s=slowest_s[1:][-PILOT_STEPS:],
+    )
 
 
-def block_size(step_s: float | None, window: Window) -> int:
-    """Steps of one block, for a step of about this length on the slowest rank."""
-    if step_s is None or step_s <= 0:
-        return 1
-    return max(1, round(min(BLOCK_S, window.max_s / 10) / step_s))
+def decide_length(pilot_s: Sequence[float], window: Window) -> Length:
+    """How many blocks of how many steps the window has.
+
+    As many steps as two standard errors within ``target_interval`` of the mean need, if steps
+    scatter as in the pilot; at least ``min_steps``, and else no longer than ``max_s``.
+
+    >>> decide_length([0.1, 0.1, 0.1, 0.1], Window(min_steps=10, max_s=10))
+    Length(blocks=2, block_steps=5, set_by='min_steps')
+    """
+    if not pilot_s:
+        return Length(blocks=window.min_steps, block_steps=1, set_by="min_steps")
+    step_s = max(statistics.fmean(pilot_s), 1e-9)
+    block_steps = max(1, round(min(BLOCK_S, window.max_s / 10) / step_s))
+    needed = math.inf
+    if len(pilot_s) >= PILOT_STEPS:
+        needed = (2 * statistics.stdev(pilot_s) / (step_s * window.target_interval)) ** 2
+    affordable = window.max_s / step_s
+    steps = max(window.min_steps, min(needed, affordable))
+    set_by: Literal["min_steps", "target_interval", "max_s"] = "min_steps"
+    if steps > window.min_steps:
+        set_by = "target_interval" if needed <= affordable else "max_s"
+    return Length(blocks=math.ceil(steps / block_steps), block_steps=block_steps, set_by=set_by)
 
 
-def run_window(engine: Engine, window: Window, block_steps: int) -> Timed:
-    """Time blocks until the window's rule is met.
+def run_window(engine: Engine, window: Window, length: Length) -> Timed:
+    """Time the window's blocks.
 
     Args:
         engine: warmed up.
-        window: when to stop.
-        block_steps: the same on all ranks.
+        window: for the time after which it ends early, though not before ``min_steps``.
+        length: the same on all ranks.
     """
     blocks: list[Block] = []
-    slowest_s: list[float] = []
+    spent_s = 0.0
     engine.slowest(0.0)
-    while True:
-        blocks.append(run_block(engine, block_steps))
+    for _ in range(length.blocks):
+        blocks.append(run_block(engine, length.block_steps))
         engine.sample_memory()
-        slowest_s.append(engine.slowest(blocks[-1].elapsed_s))
-        if len(blocks) * block_steps < window.min_steps:
-            continue
-        if relative_half_width(slowest_s) <= window.target_interval:
-            return _timed(blocks, block_steps, "target_interval")
-        if sum(slowest_s) >= window.max_s:
-            return _timed(blocks, block_steps, "max_s")
-
-
-def relative_half_width(values: list[float]) -> float:
-    """Two standard errors of the mean, relative to it: a rule for stopping, not an interval.
-
-    >>> relative_half_width([1.0, 1.0, 1.0, 1.0])
-    0.0
-    """
-    if len(values) < MIN_BLOCKS:
-        return float("inf")
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return 2 * error / statistics.fmean(values)
+        spent_s += engine.slowest(blocks[-1].elapsed_s)
+        enough = len(blocks) * length.block_steps >= window.min_steps
+        if enough and spent_s > OVERTIME * window.max_s:
+            return _timed(blocks, length.block_steps, "max_s")
+    return _timed(blocks, length.block_steps, length.set_by)
 
 
 def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tuple[float, float]]:
     """Seconds per step with and without synchronisation, slowest rank, in pairs of blocks.
 
-    Each pair is measured back to back, in turns with either first, so that drift cancels. The
-    ranks' parameters are no longer equal afterwards.
+    Each pair is measured back to back, in turns with either first, so that drift cancels. A step
+    of its own kind goes before each block: whether DDP broadcasts buffers depends on the step
+    before. The ranks' parameters are no longer equal afterwards.
     """
     pairs: list[tuple[float, float]] = []
     spent = 0.0
@@ -165,6 +191,8 @@ def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tup
     while len(pairs) < SYNC_PAIRS or (spent < window.max_s and len(pairs) < 4 * SYNC_PAIRS):
         seconds: dict[bool, float] = {}
         for sync in (True, False) if len(pairs) % 2 == 0 else (False, True):
+            run_block(engine, 1, sync=sync)
+            engine.slowest(0.0)
             block = run_block(engine, block_steps, sync=sync)
             seconds[sync] = engine.slowest(block.elapsed_s) / block_steps
         spent += sum(seconds.values()) * block_steps
@@ -173,7 +201,9 @@ def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tup
 
 
 def _timed(
-    blocks: list[Block], block_steps: int, stopped_by: Literal["target_interval", "max_s"]
+    blocks: list[Block],
+    block_steps: int,
+    stopped_by: Literal["min_steps", "target_interval", "max_s"],
 ) -> Timed:
     phases = dict.fromkeys(name for block in blocks for name in block.phase_s)
     return Timed(

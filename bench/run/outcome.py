@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from bench.records.record import (
     Memory,
     Parity,
     Phases,
+    Placement,
     Record,
     Throughput,
     Timing,
@@ -24,10 +26,13 @@ Job = Literal["timing", "parity", "memory", "communication", "reference"]
 """A pass, or the reference that parity passes compare with."""
 
 SECONDARY = re.compile(
-    r"connection (closed|reset|refused)|closed by peer|broken pipe|timed out waiting|SIGTERM",
+    r"connection (closed|reset|refused)|connection was likely closed|closed by peer|broken pipe"
+    r"|socket closed|timed out waiting|SIGTERM"
+    r"|ncclRemoteError|remote process exit|communicator was aborted|NCCL watchdog|SIGABRT",
     re.IGNORECASE,
 )
-"""What a healthy rank says when another one has died: never the cause."""
+"""What a healthy rank says when another one has died, over gloo and over NCCL, whose watchdog
+aborts the process: the cause only where there is no other."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +77,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     phase_s: dict[str, float]
     window_s: float
     block_steps: int
-    stopped_by: Literal["target_interval", "max_s"]
+    stopped_by: Literal["min_steps", "target_interval", "max_s"]
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +89,7 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     joined_s: float | None = None
     """Monotonic time at which every rank had joined."""
+    placement: Placement | None = None
     setup_s: float | None = None
     measured: Measured | None = None
     memory: list[Peaks] = []
@@ -125,6 +131,7 @@ def to_record(
         pass_=assignment.job,
         case=assignment.case,
         status="ok",
+        placement=[one.placement for one in outcomes if one.placement is not None] or None,
         flags=list(flags),
         environment=environment,
     )
@@ -141,8 +148,18 @@ def to_record(
     if assignment.job == "communication":
         return msgspec.structs.replace(record, communication=_communication(outcomes))
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
-    failed = [view for view in views if view.verdict == "failed"]
-    return msgspec.structs.replace(record, parity=[*failed, *views][0])
+    return msgspec.structs.replace(record, parity=max(views, key=_badness))
+
+
+def _badness(view: Parity) -> tuple[bool, float]:
+    """Orders the ranks' views, the worst last."""
+    return view.verdict == "failed", max(view.error or 0.0, view.gradient_error or 0.0)
+
+
+def _phases(phase_s: Mapping[str, float]) -> Phases:
+    """The four phases that every strategy has; what else one marks is not part of the record."""
+    names = ("data", "forward", "backward", "optimizer")
+    return Phases(**{f"{name}_s": phase_s.get(name, 0.0) for name in names})
 
 
 def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
@@ -197,7 +214,7 @@ def _with_timing(
             unit=unit,
             units_per_sample=units_per_sample,
         ),
-        phases=Phases(**{f"{name}_s": slowest.phase_s[name] for name in slowest.phase_s}),
+        phases=_phases(slowest.phase_s),
         memory=Memory(
             peak_allocated_bytes=[peak.allocated for peak in peaks],
             peak_reserved_bytes=[peak.reserved for peak in peaks],
@@ -224,8 +241,8 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
         flags.append("no_warmup")
     if len({outcome.parameter_digest for outcome in outcomes}) > 1:
         flags.append("ranks_differ")
-    batches = [digest for outcome in outcomes for digest in outcome.batch_digests]
-    if len(set(batches)) < len(batches):
+    batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
+    if len(set(batches)) < len(batches):  # a rank may well see a batch again, but not another's
         flags.append("duplicate_data")
     return flags
 
@@ -234,9 +251,7 @@ def _communication(outcomes: Sequence[RankOutcome]) -> Communication:
     pairs = outcomes[0].sync_pairs_s
     cost = None
     if pairs:
-        differences = sorted(with_sync - without for with_sync, without in pairs)
-        middle = len(differences) // 2
-        cost = (differences[middle] + differences[~middle]) / 2
+        cost = statistics.median(with_sync - without for with_sync, without in pairs)
     return Communication(
         sync_cost_s=cost, sync_pairs_s=pairs, bucket_bytes=outcomes[0].bucket_bytes
     )

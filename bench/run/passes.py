@@ -9,8 +9,9 @@ import time
 from bench.measure import parity
 from bench.run.loop import (
     Engine,
+    Length,
     WarmUp,
-    block_size,
+    decide_length,
     run_sync_pairs,
     run_window,
     warm_up,
@@ -26,11 +27,11 @@ DIGESTED_BATCHES = 3
 
 def measure_time(rank: Rank) -> Session:
     """The timing pass; returns the session, which must outlive the hand-over."""
-    engine, warm, steps = _warm_engine(rank)
+    engine, warm, length = _warm_engine(rank)
     gc.collect()
     rank.device.reset_peaks()
     rank.note(phase="window")
-    timed = run_window(engine, rank.assignment.effort.window, steps)
+    timed = run_window(engine, rank.assignment.effort.window, length)
     rank.note(
         measured=Measured(
             first_step_s=warm.first_step_s,
@@ -41,7 +42,7 @@ def measure_time(rank: Rank) -> Session:
             block_steps=timed.block_steps,
             stopped_by=timed.stopped_by,
         ),
-        memory=[rank.device.peaks()],
+        memory=rank.device.peaks(),
         phase="check",
     )
     parameters = (tensor for _, tensor in engine.session.full_parameters())
@@ -51,21 +52,20 @@ def measure_time(rank: Rank) -> Session:
 
 def measure_communication(rank: Rank) -> Session:
     """The communication pass; returns the session, which must outlive the hand-over."""
-    engine, _, steps = _warm_engine(rank)
+    engine, _, length = _warm_engine(rank)
     rank.note(phase="communication", bucket_bytes=engine.session.bucket_bytes())
-    rank.note(sync_pairs_s=run_sync_pairs(engine, rank.assignment.effort.window, steps))
+    window = rank.assignment.effort.window
+    rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
     return engine.session
 
 
-def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, int]:
-    """A warmed-up engine, how it warmed up, and the steps of a block."""
+def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
+    """A warmed-up engine, how it warmed up, and how long its window will be."""
     effort = rank.assignment.effort
     engine = _set_up(rank)
     rank.note(phase="warm-up")
     warm = warm_up(engine, warmup_rule(effort, rank.case.device))
-    step_s = warm.typical_step_s()
-    agreed = rank.slowest(step_s) if step_s is not None else None
-    return engine, warm, block_size(agreed, effort.window)
+    return engine, warm, decide_length(warm.pilot_s, effort.window)
 
 
 def _set_up(rank: Rank) -> Engine:

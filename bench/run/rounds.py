@@ -23,7 +23,7 @@ from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
 from bench.records.store import Store
 from bench.run.launch import Launcher
-from bench.run.outcome import find_culprit, to_record
+from bench.run.outcome import Failure, find_culprit, to_record
 
 LAUNCH_GUESS_S = 6.0
 """Start, set-up and warm-up of a launch, before any has been seen."""
@@ -94,6 +94,8 @@ def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
         steps.extend(turn)
 
     visit("parity", 0, runnable)
+    # Cases with the same reference come one after the other, so that one file is kept at a time.
+    steps.sort(key=lambda step: _reference_key(step.planned.case))
     for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
         visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
     visit("communication", 0, (one for one in runnable if _has_communication(one.case)))
@@ -129,7 +131,7 @@ class Runner:
         self._run_id = run_id
         self._environment = environment
         self._progress = progress
-        self._references: dict[str, Path | str] = {}
+        self._reference: _Reference | None = None
 
     def run(
         self,
@@ -182,6 +184,9 @@ class Runner:
         except Interruption as interruption:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
+        except Exception as error:  # noqa: BLE001 - no fault of one case may lose the others
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return self._unmeasured(step, "failed", f"outside of the ranks: {reason}"[:500])
 
     def _unmeasured(self, step: Step, status: Status, reason: str | None) -> Record:
         return Record(
@@ -216,20 +221,21 @@ class Runner:
     def _prove(self, step: Step) -> Record:
         """Compare with the reference, which is trained when it is first needed."""
         case = step.planned.case
-        kind = find_strategy(case.strategy).reference
-        if kind == "none":
+        if find_strategy(case.strategy).reference == "none":
             return self._not_proved(step, "this strategy trains another model by design")
-        key = reference_key(case, kind)
-        if key not in self._references:
-            self._references[key] = self._make_reference(step, key)
-        reference = self._references[key]
-        if isinstance(reference, str):
-            return self._not_proved(step, f"the reference on one device has no result: {reference}")
-        return self._launch(step, reference)
+        reference = self._reference_for(step)
+        if reference.failure is not None:
+            reason = f"the reference on one device: {reference.failure.reason}"
+            return self._unmeasured(step, reference.failure.status, reason)
+        return self._launch(step, reference.path)
 
-    def _make_reference(self, step: Step, key: str) -> Path | str:
-        """Path of the new reference, or why there is none."""
-        path = self._launcher.scratch / f"reference-{len(self._references)}.pt"
+    def _reference_for(self, step: Step) -> _Reference:
+        """The reference of a case: the one at hand, or a new one in its place."""
+        key = _reference_key(step.planned.case)
+        if self._reference is not None and self._reference.key == key:
+            return self._reference
+        path = self._launcher.scratch / "reference.pt"
+        path.unlink(missing_ok=True)
         _, outcomes = self._launcher.launch_case(
             step.planned.case,
             step.planned.effort,
@@ -239,10 +245,9 @@ class Runner:
             reference=path,
         )
         culprit = find_culprit(outcomes)
-        if culprit is None:
-            return path
-        assert culprit.failure is not None, key
-        return culprit.failure.reason
+        failure = culprit.failure if culprit is not None else None
+        self._reference = _Reference(key=key, path=path, failure=failure)
+        return self._reference
 
     def _not_proved(self, step: Step, reason: str) -> Record:
         proof = Parity(verdict="not_checked", reason=reason)
@@ -254,10 +259,19 @@ def process_count(case: Case) -> int:
     return 1 if find_strategy(case.strategy).processes == "one" else case.world_size
 
 
-def reference_key(case: Case, kind: str) -> str:
+@dataclass(frozen=True, kw_only=True)
+class _Reference:
+    """What one device did, or why it could not."""
+
+    key: str
+    path: Path
+    failure: Failure | None
+
+
+def _reference_key(case: Case) -> str:
     """Equal for cases that train on the same samples from the same parameters."""
     parts: tuple[Any, ...] = (
-        kind,
+        find_strategy(case.strategy).reference,
         case.workload,
         case.workload_options,
         case.device,

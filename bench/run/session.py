@@ -88,15 +88,15 @@ def run_suite(
         machine = probe_in_server()
         planned = plan_suite(suite, machine, only=only, launches=launches)
         folder = out or _new_folder(suite.name)
+        info = _previous(folder, planned, machine) if resume else _describe(suite, planned, machine)
         with Store(folder, resume=resume) as store, _scratch() as scratch:
-            info = _previous(folder, planned) if resume else _describe(suite, planned, machine)
             before = read_records(folder) if resume else []
             store.write_run(info)
             runner = Runner(
                 launcher=Launcher(scratch, machine),
                 store=store,
                 run_id=info.run_id,
-                environment=fingerprint(collect(machine)),
+                environment=info.environment_fingerprint,
                 progress=Lines(sys.stderr),
             )
             try:
@@ -133,9 +133,15 @@ def _describe(suite: Suite, planned: Sequence[PlannedCase], machine: Machine) ->
     )
 
 
-def _previous(folder: Path, planned: Sequence[PlannedCase]) -> RunInfo:
-    """The run to go on with; only the same plan may."""
+def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) -> RunInfo:
+    """The run to go on with; only the same plan may, and in the same environment."""
     info = read_run(folder)
+    environment = collect(machine)
+    if fingerprint(environment) != info.environment_fingerprint:
+        changed = [key for key, value in environment.items() if value != info.environment.get(key)]
+        raise OutputError(
+            f"{folder}: was measured in another environment; it differs in {', '.join(changed)}"
+        )
     before = {one["case"]["id"]: one for one in info.suite.get("planned", [])}
     now = {one["case"]["id"]: one for one in _plain(planned)}
     changed = sorted(id_ for id_ in before.keys() | now.keys() if before.get(id_) != now.get(id_))

@@ -17,10 +17,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+import torch
 from torch import distributed
 
 from bench.measure.device import is_out_of_memory, open_device
 from bench.plan.registry import find_strategy
+from bench.records.record import Placement
 from bench.records.store import write_atomically
 from bench.run.outcome import Assignment, Failure, RankOutcome
 from bench.run.passes import measure_communication, measure_time
@@ -59,6 +61,7 @@ def main(assignment_file: str) -> None:
         rank.note(failure=_failure(error))
         traceback.print_exc()
         _hand_over(rank)
+        sys.stdout.flush()
         sys.stderr.flush()
         # Never through the group's destructor: it would wait for peers that sit in a collective.
         os._exit(1)
@@ -85,9 +88,12 @@ def _work(rank: Rank) -> Session | None:
 def _join(rank: Rank) -> None:
     """Claim the device, then join the group. Control messages always go over gloo."""
     rank.device.claim()
+    rank.note(placement=_placement())
+    rank.device.start_memory()
     case = rank.case
-    carrier = case.backend or "gloo"
-    backend = carrier if carrier == "gloo" else f"cpu:gloo,{case.device}:{carrier}"
+    backend = case.backend or "gloo"
+    if backend != "gloo" and case.device != "cpu":
+        backend = f"cpu:gloo,{case.device}:{backend}"
     distributed.init_process_group(
         backend,
         # The parent ends a stuck launch, with stacks; the group must not do it first.
@@ -96,7 +102,11 @@ def _join(rank: Rank) -> None:
     )
     rank.slowest(0.0)
     rank.note(joined_s=time.monotonic())
-    rank.device.start_memory()
+
+
+def _placement() -> Placement:
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    return Placement(cores=sorted(cores), threads=torch.get_num_threads())
 
 
 def _failure(error: BaseException) -> Failure:
@@ -119,6 +129,6 @@ def _leave(rank: Rank, session: Session | None) -> None:
     rank.slowest(0.0)
     if session is not None:
         session.close()
-    del session
     gc.collect()
+    rank.device.synchronize()
     distributed.destroy_process_group()

@@ -35,6 +35,9 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     del machine
     if facts.has_sparse_gradients and case.backend == "nccl":
         return "NCCL cannot all-reduce sparse gradients; use dense ones, or backend gloo"
+    if case.options["static_graph"] and case.accumulation_steps > 1:
+        # pytorch#143580: the first backward of a static graph must synchronise.
+        return "DDP with a static graph fails when its first micro-step does not synchronise"
     return None
 
 

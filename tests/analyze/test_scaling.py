@@ -203,6 +203,50 @@ def test_a_resumed_launch_replaces_the_interrupted_one() -> None:
     assert found.launch_problems == []
 
 
+def test_a_strategys_own_baseline_has_its_own_backend() -> None:
+    cases = {
+        (backend, size): make_case(
+            strategy="ddp", world_size=size, backend=backend, device="cuda", cores_per_device=None
+        )
+        for backend in ("gloo", "nccl")
+        for size in (1, 2)
+    }
+    rates = {("gloo", 1): 50, ("gloo", 2): 60, ("nccl", 1): 100, ("nccl", 2): 190}
+    records = [one for key, case in cases.items() for one in launches(case, rates[key], rates[key])]
+    for backend, expected in (("gloo", 1.2), ("nccl", 1.9)):
+        ratio = row(records, cases[backend, 2]).own_speedup.ratio
+        assert ratio is not None
+        assert ratio.value == pytest.approx(expected)
+        assert row(records, cases[backend, 1]).own_speedup.is_baseline
+
+
+def test_seeds_are_not_mixed() -> None:
+    other = make_case(seed=1)
+    found = row([*launches(SINGLE, 100, 100), *launches(other, 90, 90)], other)
+    assert found.speedup.is_baseline
+
+
+def test_a_baseline_without_warm_up_is_none() -> None:
+    records = [*launches(SINGLE, 50, 50, flags=["no_warmup"]), *launches(PAIR, 160, 160)]
+    assert row(records, PAIR).speedup.reason == "one device without a wrapper has no valid figure"
+    assert row(records, SINGLE).speedup.reason == "measured without warm-up"
+
+
+def test_launches_of_two_environments_are_no_baseline() -> None:
+    mixed = [timing(SINGLE, 100, 0), timing(SINGLE, 200, 1, environment="other")]
+    found = row([*mixed, *launches(PAIR, 160, 160)], PAIR)
+    assert found.speedup.reason == "one device without a wrapper has no valid figure"
+    assert row(mixed, SINGLE).flags == ["unequal_environments"]
+
+
+def test_a_figure_that_was_not_proved_says_so() -> None:
+    crashed = parity(PAIR, None, status="out_of_memory", reason="no memory")
+    found = row([*launches(PAIR, 160, 160), crashed], PAIR)
+    assert not found.is_proved_wrong
+    assert found.parity is None
+    assert found.parity_note == "out_of_memory: no memory"
+
+
 def test_superlinear_speedup_is_flagged() -> None:
     found = row([*launches(SINGLE, 100, 100), *launches(PAIR, 211, 211)], PAIR)
     assert found.flags == ["superlinear"]

@@ -24,7 +24,7 @@ from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite
 from bench.run.launch import Launcher, probe_in_server
-from bench.run.loop import Engine, run_block, run_window
+from bench.run.loop import Engine, Length, run_block, run_window
 from bench.run.outcome import samples_per_s
 from tests.fakes import SHORT, FakeSession, FakeTime, make_case
 from tests.limits import bare
@@ -158,7 +158,8 @@ def truth() -> list[Limit]:
     """A step that sleeps: its rate by a fake clock, and by real clocks on two ranks."""
     fake = FakeTime()
     session = FakeSession(fake.sleep, forward_s=0.0625, optimizer_s=0.0625)
-    timed = run_window(_engine(session, HostClock(fake)), Window(), block_steps=1)
+    length = Length(blocks=10, block_steps=1, set_by="min_steps")
+    timed = run_window(_engine(session, HostClock(fake)), Window(), length)
     exact = samples_per_s(32 * len(timed.step_s), [timed.window_s])
     case = make_case(strategy="tests.fakes:SLEEPING", world_size=2)
     effort = msgspec.structs.replace(SHORT, window=Window(min_steps=50, max_s=3))

@@ -101,7 +101,7 @@ def test_driver_use_is_the_largest_at_block_ends_less_what_was_there(
     for accelerator.used in (50, 70, 60):
         device.sample_memory()
     accelerator.allocated = 55
-    peaks = device.peaks()
+    (peaks,) = device.peaks()
     assert peaks.driver == 60
     assert peaks.allocated == 55
     assert peaks.reserved is None  # torch's 0 means that there is no such figure
@@ -110,7 +110,7 @@ def test_driver_use_is_the_largest_at_block_ends_less_what_was_there(
 def test_a_cpu_has_no_allocator_figures() -> None:
     device = CpuDevice((0,))
     device.reset_peaks()
-    peaks = device.peaks()
+    (peaks,) = device.peaks()
     assert (peaks.allocated, peaks.reserved, peaks.driver) == (None, None, None)
     assert peaks.process is None or peaks.process > 0
 
@@ -158,7 +158,10 @@ def test_cores_are_disjoint_until_they_run_out() -> None:
     machine = Machine(cores=(0, 2, 4, 6, 8))
     assert core_sets(machine, cores_per_device=2, ranks=3) == [(0, 2), (4, 6), (0, 2)]
     assert core_sets(machine, cores_per_device=8, ranks=1) == [(0, 2, 4, 6, 8)]
-    assert core_sets(machine, cores_per_device=None, ranks=2) == [(0, 2), (4, 6)]
+    # On accelerators, the share of one device of the machine, however many the case uses.
+    shares = [core_sets(EIGHT_GPUS, cores_per_device=None, ranks=ranks) for ranks in (1, 4)]
+    assert [len(one) for one in shares[1]] == [8] * 4
+    assert shares[0][0] == shares[1][0]
 
 
 def test_ranks_see_exactly_the_devices_of_their_case() -> None:
@@ -201,7 +204,7 @@ def test_peaks_of_a_real_device_are_reset() -> None:
     del big
     device.reset_peaks()
     small = torch.ones(2**20, device=device.torch_device)
-    peaks = device.peaks()
+    (peaks,) = device.peaks()
     del small
     assert peaks.allocated is not None
     assert 2**22 <= peaks.allocated < 2**28

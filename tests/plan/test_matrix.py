@@ -64,8 +64,10 @@ def test_ids_are_readable_and_depend_on_the_fields_alone() -> None:
 
 
 def test_the_same_case_twice_runs_once() -> None:
-    twice = "matrix:\n" + 2 * "  - {workloads: [transformer:tiny], strategies: [single]}\n"
-    assert len(plan(twice)) == 1
+    line = "  - {workloads: [transformer:tiny], strategies: [single]}\n"
+    assert len(plan("matrix:\n" + 2 * line)) == 1
+    with pytest.raises(SuiteError, match=r"matrix\[1\]: plans .* a second time, with other launch"):
+        plan("matrix:\n" + line + line.replace("}", ", launches: 9}"))
 
 
 def test_single_runs_once_whatever_the_sizes() -> None:
@@ -165,11 +167,25 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
         ),
         (block("backend: mpi"), TWO_CORES, "torch here has no backend mpi; it has gloo"),
         (
+            block("accumulation_steps: 2", strategy="{ddp: {static_graph: true}}"),
+            TWO_CORES,
+            "DDP with a static graph fails when its first micro-step does not synchronise",
+        ),
+        (
+            block("precision: tf32", workload="transformer:full"),
+            EIGHT_GPUS,
+            "tf32 needs NVIDIA devices of compute capability 8.0 or more",
+        ),
+        (
             block("backend: nccl, device: cpu"),
             EIGHT_GPUS,
             "NCCL carries cuda tensors, not cpu ones",
         ),
-        (block("precision: tf32"), TWO_CORES, "tf32 exists on cuda devices only"),
+        (
+            block("precision: tf32"),
+            TWO_CORES,
+            "tf32 needs NVIDIA devices of compute capability 8.0 or more",
+        ),
         (
             block("per_device_batch: 1", workload="resnet152:tiny"),
             TWO_CORES,

@@ -54,6 +54,14 @@ def test_a_block_lies_over_the_defaults() -> None:
             "defaults: {window: {max_s: -3}}\n" + BLOCK,
             "my.yaml: defaults.window.max_s: Expected `float` > 0.0",
         ),
+        (
+            "defaults: {device: gpu}\n" + BLOCK,
+            "my.yaml: defaults.device: invalid value 'gpu'; did you mean",
+        ),
+        (
+            "defaults: {backend: ncll}\n" + BLOCK,
+            "my.yaml: defaults.backend: invalid value 'ncll'; did you mean 'nccl'?",
+        ),
         ("name: x\n", "my.yaml: matrix: is missing"),
         ("matrix: []\n", "my.yaml: matrix: is empty: there is nothing to run"),
         ("", "my.yaml: is empty"),

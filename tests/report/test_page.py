@@ -41,7 +41,7 @@ def test_the_report_holds_the_table(tmp_path: Path) -> None:
     text = write_report(make_folder(tmp_path)).read_text(encoding="utf-8")
     (line,) = [line for line in text.splitlines() if line.startswith("| ddp")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1:6] == ["2", "180 ± 2", "1.80 ± 0.04", "–", "90%"]
+    assert cells[1:6] == ["2", "180 ± 2", "1.80 (1.76-1.84)", "–", "90% (88%-92%)"]
     assert cells[-1] == "exact"
     assert "2 cases: 2 measured. 6 timed launches." in text
     assert "a CPU, 2 cores used, 16.0 GiB" in text

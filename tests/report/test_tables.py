@@ -6,7 +6,7 @@ from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Estimate
 from bench.records.record import Parity
 from bench.report.page import escape, markdown, plain
-from bench.report.tables import Footnotes, interval, significant, tables_of
+from bench.report.tables import Footnotes, interval, significant, span, tables_of
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
 from tests.fakes import make_case
 from tests.report.test_page import make_info
@@ -34,6 +34,31 @@ def test_a_figure_and_its_interval_share_their_last_place() -> None:
     assert interval(Estimate(value=7.0512, low=6.93, high=7.17, launches=3)) == "7.05 ± 0.12"
     assert interval(Estimate(value=7.0512, launches=1)) == "7.05 (1 launch)"
     assert interval(Estimate(value=2, low=1, high=3, launches=3), scale=1000) == "2,000 ± 1,000"
+    # A narrow interval is not rounded away.
+    assert (
+        interval(Estimate(value=22500, low=22499.6, high=22500.4, launches=3)) == "22,500.0 ± 0.4"
+    )
+
+
+def test_a_ratio_has_the_ends_of_its_interval_or_says_that_it_has_none() -> None:
+    assert span(Estimate(value=1.5, low=0.75, high=3.0, launches=3)) == "1.50 (0.75-3.00)"
+    assert span(Estimate(value=1.5, launches=1)) == "1.50 (1 launch)"
+
+
+def test_a_difference_inside_the_noise_is_said_to_be_none() -> None:
+    alone = make_case(strategy="ddp")
+    records = [*launches(SINGLE, 95, 100, 105), *launches(alone, 96, 101, 106)]
+    text = markdown(make_info(), [], rows_of([], records))
+    assert "no clear difference from one device without a wrapper" in text
+    records = [*launches(SINGLE, 95, 100, 105), *launches(alone, 196, 201, 206)]
+    assert "no clear difference" not in markdown(make_info(), [], rows_of([], records))
+
+
+def test_a_row_that_was_not_proved_says_so_beside_its_figure() -> None:
+    crashed = parity(PAIR, None, status="timeout", reason="not finished after 9 s")
+    text = markdown(make_info(), [], rows_of([], [*launches(PAIR, 160, 160), crashed]))
+    assert "| not proved" in text
+    assert "parity not proved: timeout: not finished after 9 s" in text
 
 
 def test_equal_footnotes_share_a_number() -> None:

@@ -41,6 +41,7 @@ def test_two_ranks_train_and_hand_over(launcher: Launcher) -> None:
         assert len(outcome.measured.step_s) >= SHORT.window.min_steps
         assert sum(outcome.measured.step_s) == pytest.approx(outcome.measured.window_s, rel=0.2)
         assert outcome.memory[0].allocated is None
+        assert outcome.memory[0].process is not None
     counts = {len(outcome.measured.step_s) for outcome in outcomes if outcome.measured}
     assert len(counts) == 1
     assert outcomes[0].parameter_digest == outcomes[1].parameter_digest
@@ -70,9 +71,12 @@ def test_a_sleeping_workload_gives_its_rate_within_two_percent(launcher: Launche
 def test_ranks_are_pinned_to_cores_of_their_own(launcher: Launcher) -> None:
     if len(launcher.machine.cores) < 2:
         pytest.skip("this machine has one core")
-    assignment, _ = launcher.launch_case(faulty("SLEEPING"), SHORT, "timing", launch=0, processes=2)
-    first, second = assignment.cores
-    assert set(first).isdisjoint(second)
+    outcomes = launch(launcher, faulty("SLEEPING"))
+    placements = [outcome.placement for outcome in outcomes if outcome.placement is not None]
+    assert [placement.threads for placement in placements] == [1, 1]
+    first, second = (placement.cores for placement in placements)
+    assert (len(first), len(second)) == (1, 1)
+    assert first != second
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from bench.measure.clock import EventClock, HostClock
 from bench.plan.case import Effort, Window
 from bench.run.loop import (
     Engine,
-    block_size,
-    relative_half_width,
+    Length,
+    decide_length,
     run_block,
     run_sync_pairs,
     run_window,
@@ -43,6 +43,10 @@ def make_engine(
     )
 
 
+def length(blocks: int, block_steps: int = 1) -> Length:
+    return Length(blocks=blocks, block_steps=block_steps, set_by="min_steps")
+
+
 def session_of(engine: Engine) -> FakeSession:
     assert isinstance(engine.session, FakeSession)
     return engine.session
@@ -50,7 +54,7 @@ def session_of(engine: Engine) -> FakeSession:
 
 def test_a_known_step_gives_its_exact_rate() -> None:
     engine = make_engine(FakeTime(), forward_s=0.0625, backward_s=0.03125, optimizer_s=0.03125)
-    timed = run_window(engine, WINDOW, block_steps=2)
+    timed = run_window(engine, WINDOW, length(5, 2))
     assert timed.step_s == [0.125] * len(timed.step_s)
     assert samples_per_s(32 * len(timed.step_s), [timed.window_s]) == 32 / 0.125
     assert timed.phase_s == {
@@ -65,7 +69,7 @@ def test_the_total_follows_the_slowest_rank() -> None:
     windows = []
     for step_s in (0.125, 0.25):
         engine = make_engine(FakeTime(), forward_s=step_s)
-        windows.append(run_window(engine, WINDOW, block_steps=1).window_s)
+        windows.append(run_window(engine, WINDOW, length(10)).window_s)
     steps = 10
     # Two ranks of 32 samples; 64 / 0.25, not 32 / 0.125 + 32 / 0.25, nor twice rank 0.
     assert samples_per_s(64 * steps, windows) == 64 / 0.25
@@ -84,36 +88,58 @@ def test_slow_first_steps_stay_out_of_the_window() -> None:
         session_of(engine).forward_s = session_of(engine).backward_s = 0.0
         steps_taking(engine, first_s)
         warm_up(engine, (3, 0.0))
-        timed = run_window(engine, WINDOW, block_steps=1)
+        timed = run_window(engine, WINDOW, length(10))
         rates.append(len(timed.step_s) / timed.window_s)
     assert rates[0] == rates[1]
 
 
-def test_the_window_ends_with_its_interval_or_its_time() -> None:
-    steady = run_window(make_engine(FakeTime(), forward_s=0.5), WINDOW, block_steps=1)
-    assert steady.stopped_by == "target_interval"
-    assert len(steady.step_s) == WINDOW.min_steps
+@pytest.mark.parametrize(
+    ("pilot_s", "window", "expected"),
+    [
+        # Steady: the least number of steps, in blocks of half a second.
+        ([0.5] * 4, Window(min_steps=10, max_s=10), (10, 1, "min_steps")),
+        ([0.05] * 4, Window(min_steps=10, max_s=10), (1, 10, "min_steps")),
+        # Standard deviation 0.2 of 1: (2 x 0.2 / 0.05)^2 = 64 steps, if there is time for them.
+        ([0.8, 1.2, 0.8, 1.2], Window(max_s=100, target_interval=0.05), (86, 1, "target_interval")),
+        ([0.8, 1.2, 0.8, 1.2], Window(max_s=30, target_interval=0.05), (30, 1, "max_s")),
+        # Too slow for the time: the least number all the same.
+        ([20.0] * 4, Window(min_steps=3, max_s=10), (3, 1, "min_steps")),
+        # Nothing known of the spread: as long as allowed; nothing known at all: the least.
+        ([1.0, 1.0], Window(min_steps=5, max_s=20), (20, 1, "max_s")),
+        ([], Window(min_steps=5, max_s=20), (5, 1, "min_steps")),
+        ([0.001] * 4, Window(min_steps=10, max_s=0.5), (1, 50, "min_steps")),
+    ],
+)
+def test_the_length_of_a_window_is_decided_before_it(
+    pilot_s: list[float], window: Window, expected: tuple[int, int, str]
+) -> None:
+    decided = decide_length(pilot_s, window)
+    assert (decided.blocks, decided.block_steps, decided.set_by) == expected
 
+
+def test_what_happens_in_the_window_does_not_change_its_length() -> None:
     time = FakeTime()
     engine = make_engine(time, forward_s=0.5)
     session, count = session_of(engine), itertools.count()
     session.sleep = lambda seconds: time.sleep(seconds * (1 + 3 * (next(count) % 2)))
-    unsteady = run_window(engine, Window(min_steps=4, max_s=30, target_interval=1e-6), 1)
-    assert unsteady.stopped_by == "max_s"
-    assert unsteady.window_s >= 30
+    assert len(run_window(engine, WINDOW, length(12)).step_s) == 12
+
+
+def test_a_window_that_takes_far_too_long_ends_after_its_least_steps() -> None:
+    engine = make_engine(FakeTime(), forward_s=100.0)
+    timed = run_window(engine, Window(min_steps=4, max_s=10), length(50))
+    assert len(timed.step_s) == 4
+    assert timed.stopped_by == "max_s"
 
 
 def test_all_ranks_decide_alike_from_the_slowest_times() -> None:
-    counts = []
+    decisions = []
     for own_s in (0.1, 0.4):  # both are told of the slowest, 0.4 s a step
         engine = make_engine(FakeTime(), forward_s=own_s, slowest=lambda value: value and 0.4)
-        counts.append(
-            (
-                len(warm_up(engine, (2, 3.0)).step_s),
-                len(run_window(engine, WINDOW, block_steps=1).step_s),
-            )
-        )
-    assert counts[0] == counts[1] == (8, 10)
+        warm = warm_up(engine, (2, 3.0))
+        decisions.append((len(warm.step_s), decide_length(warm.pilot_s, WINDOW)))
+    assert decisions[0] == decisions[1]
+    assert decisions[0][0] == 8
 
 
 def test_nothing_waits_for_the_device_inside_a_block() -> None:
@@ -148,19 +174,6 @@ def test_warm_up_rules() -> None:
     assert (warm.first_step_s, warm.step_s) == (0.5, [0.5] * 4)
 
 
-@pytest.mark.parametrize(
-    ("step_s", "max_s", "expected"),
-    [(None, 10, 1), (0.001, 10, 500), (0.001, 0.5, 50), (0.6, 10, 1), (0.1, 10, 5)],
-)
-def test_block_sizes(step_s: float | None, max_s: float, expected: int) -> None:
-    assert block_size(step_s, Window(max_s=max_s)) == expected
-
-
-def test_the_stopping_rule_is_two_standard_errors() -> None:
-    assert relative_half_width([1.0, 3.0]) == float("inf")
-    assert relative_half_width([1.0, 3.0, 1.0, 3.0]) == pytest.approx(2 * (4 / 3) ** 0.5 / 2 / 2)
-
-
 def test_sync_cost_is_measured_in_turns() -> None:
     time = FakeTime()
     engine = make_engine(time, forward_s=0.1)
@@ -177,4 +190,5 @@ def test_sync_cost_is_measured_in_turns() -> None:
     for with_sync, without in pairs:
         assert with_sync == pytest.approx(0.15)
         assert without == pytest.approx(0.1)
-    assert session.synchronised[:8] == [True, True, False, False, False, False, True, True]
+    # Each block of two follows an untimed step of its own kind.
+    assert session.synchronised[:12] == [True] * 3 + [False] * 6 + [True] * 3

@@ -88,6 +88,8 @@ def test_what_is_wrong_with_a_measurement_is_flagged() -> None:
     assert differ.flags == ["ranks_differ"]
     same_data = record_of(outcome(0), outcome(1, batch_digests=["0-0", "x", "y"]))
     assert same_data.flags == ["duplicate_data"]
+    again = record_of(outcome(0, batch_digests=["a", "a"]), outcome(1, batch_digests=["b", "b"]))
+    assert again.flags == []  # a small data set, but not another rank's
     cold = record_of(outcome(0), outcome(1), effort=Effort(warmup_steps=0))
     assert cold.flags == ["no_warmup"]
 
@@ -103,6 +105,16 @@ def test_the_culprit_is_the_first_with_a_fault_of_its_own() -> None:
     assert find_culprit([echo, late, cause]) is cause
     killed = outcome(1, failure=failure("the process was ended by SIGKILL", None))
     assert find_culprit([echo, killed]) is killed
+    nccl = (
+        "DistBackendError: NCCL error: ncclRemoteError: A call failed possibly due to a network "
+        "error or a remote process exiting prematurely."
+    )
+    for text in (
+        nccl,
+        "NCCL communicator was aborted on rank 0.",
+        "the process was ended by SIGABRT",
+    ):
+        assert find_culprit([outcome(0, failure=failure(text, 5.0)), killed]) is killed
     assert find_culprit([echo]) is echo
     assert find_culprit([outcome(0)]) is None
 

@@ -10,7 +10,7 @@ from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records
 from bench.run.outcome import Assignment, Failure, Job, RankOutcome
-from bench.run.rounds import Estimate, Runner, Step, reference_key, schedule
+from bench.run.rounds import Estimate, Runner, Step, schedule
 from tests.fakes import SHORT, make_case
 from tests.run.test_outcome import outcome
 
@@ -141,19 +141,25 @@ def test_a_failure_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 def test_a_reference_is_trained_once_for_all_that_share_it(tmp_path: Path) -> None:
     alike = planned(strategy="ddp", world_size=2, options={"static_graph": True})
-    launcher, _, _ = run(tmp_path, [SINGLE, PAIR, alike])
+    launcher, _, _ = run(tmp_path, [PAIR, SINGLE, alike])
     assert sum(job == "reference" for job, _ in launcher.jobs) == 2
-    assert reference_key(PAIR.case, "micro_batches") == reference_key(alike.case, "micro_batches")
-    assert reference_key(PAIR.case, "micro_batches") != reference_key(PAIR.case, "whole_batch")
-    assert reference_key(SINGLE.case, "micro_batches") != reference_key(PAIR.case, "micro_batches")
+    assert sum(job == "parity" for job, _ in launcher.jobs) == 3
 
 
 def test_without_a_reference_nothing_is_proved(tmp_path: Path) -> None:
     failure = Failure(status="out_of_memory", reason="no memory", at_s=1.0)
     _, records, _ = run(tmp_path, [PAIR], reference=failure)
-    (parity,) = [record.parity for record in records if record.pass_ == "parity"]
-    assert parity.verdict == "not_checked"
-    assert "no memory" in parity.reason
+    (proof,) = [record for record in records if record.pass_ == "parity"]
+    assert proof.parity is None
+    assert proof.status == "out_of_memory"
+    assert proof.reason == "the reference on one device: no memory"
+
+
+def test_a_fault_outside_of_the_ranks_is_a_row_too(tmp_path: Path) -> None:
+    _, records, progress = run(tmp_path, [SINGLE], timing=ConnectionRefusedError("no server"))
+    assert [record.status for record in records] == ["ok", *["failed"] * 3]
+    assert records[-1].reason == "outside of the ranks: ConnectionRefusedError: no server"
+    assert progress.left[-1] == 0
 
 
 def test_done_keys_are_not_run_again(tmp_path: Path) -> None:
