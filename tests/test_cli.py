@@ -70,7 +70,10 @@ def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
         (["plan", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
         (["run", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
         (["run", "smoke", "--filter", "seed == 9"], "bench: smoke.yaml: no case matches"),
-        (["run", "smoke", "--filter", "x"], "bench: filter 'x' cannot be read: 'x' compares nothing"),
+        (
+            ["run", "smoke", "--filter", "x"],
+            "bench: filter 'x' cannot be read: 'x' compares nothing",
+        ),
         (["run", "smoke", "--out", "file/results"], "bench: file/results: cannot be written"),
         (["run", "smoke", "--resume"], "bench: --resume needs the --out folder"),
         (["report", "nothing"], "bench: nothing: no such folder"),

@@ -34,7 +34,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return self.low <= value <= self.high
 
 
-def mean_of_launches(values: Sequence[float]) -> Estimate:
+def mean_of_launches(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
     """Mean over independent launches, with Student's interval.
 
     >>> round(mean_of_launches([9.0, 10.0, 11.0]).half_width, 2)  # 4.303 x 1 / sqrt(3)
@@ -44,7 +44,7 @@ def mean_of_launches(values: Sequence[float]) -> Estimate:
     if len(values) < 2:
         return Estimate(value=mean, launches=len(values))
     error = statistics.stdev(values) / math.sqrt(len(values))
-    reach = _student(len(values) - 1) * error
+    reach = _student(len(values) - 1, confidence) * error
     return Estimate(value=mean, low=mean - reach, high=mean + reach, launches=len(values))
 
 
@@ -101,5 +101,5 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
-def _student(freedom: float) -> float:
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+def _student(freedom: float, confidence: float = CONFIDENCE) -> float:
+    return float(stats.t.ppf((1 + confidence) / 2, freedom))
