@@ -55,8 +55,10 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def bench(session: nox.Session) -> None:
-    """The benchmark: the suite ``quick``. Arguments go to ``bench run``."""
-    run_python(session, "-m", "bench", "run", *(session.posargs or ["quick"]))
+    """Measure the suite ``quick``, unless another is named. Arguments go to ``bench run``."""
+    names_suite = session.posargs and not session.posargs[0].startswith("-")
+    suite = [] if names_suite else ["quick"]
+    run_python(session, "-m", "bench", "run", *suite, *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"])

@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from bench.errors import BenchError, Interruption
+import bench
+from bench.errors import BenchError, Interruption, one_line
 
 app = typer.Typer(
     name="bench",
@@ -40,6 +41,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable outpu
 def run_command_line(arguments: list[str]) -> int:
     """Run one command; returns its exit code, as the README lists them."""
     warnings.showwarning = _show_warning
+    for name in ("stdout", "stderr"):  # None where the caller closed it
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     try:
         app(arguments, prog_name="bench")
     except SystemExit as end:
@@ -50,12 +54,31 @@ def run_command_line(arguments: list[str]) -> int:
     except KeyboardInterrupt:  # before or after a run, when nothing is at stake
         return 128 + signal.SIGINT
     except Interruption as interruption:
-        _say(f"bench: stopped by {interruption}; everything measured so far is on disk")
+        _say(f"bench: stopped by {interruption} before anything was measured")
         return interruption.exit_code
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing fails again
         return 141
+    except OSError as error:  # what could be foreseen is a BenchError by now
+        _say(f"bench: {error}")
+        return 1
     return 0
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        _print(f"bench {bench.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Compare ways of training one model in parallel, and say how far to trust each figure."""
 
 
 @app.command()
@@ -63,25 +86,29 @@ def run(
     suite: SuiteArgument,
     *,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results. [default: runs/SUITE-TIME]")
+        Path | None,
+        typer.Option(help="Folder for the results.", show_default="a new one, runs/SUITE-TIME"),
     ] = None,
     only: FilterOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     launches: Annotated[
-        int | None, typer.Option(min=1, help="Independent launches of each case.")
+        int | None, typer.Option(min=1, max=10_000, help="Independent launches of each case.")
     ] = None,
 ) -> None:
     """Measure a suite; prints the scaling tables and where the results are."""
     if dry_run:
-        plan(suite, only=only, json=False)
+        _show_plan(suite, only=only, launches=launches, json=False)
         return
     from bench.plan.suite import load_suite
     from bench.run.server import start_server
 
     if resume and out is None:
-        raise BenchError("--resume needs the --out folder of the run to go on with")
+        raise BenchError(
+            "--resume needs the --out folder of the run to go on with, as it was named"
+        )
     described = load_suite(suite)
+    sys.stderr.write(f"suite {described.name}: loading PyTorch and looking at this machine ...\n")
     start_server()  # imports torch while the next line does so here
     from bench.run.session import run_suite
 
@@ -90,6 +117,12 @@ def run(
 
     _info, records, rows = load(finished.folder)
     report_file = write_report(finished.folder)
+    if finished.interruption is not None:
+        _say(
+            f"bench: stopped by {finished.interruption}; what was measured so far is in "
+            f"{report_file}; the same command with --resume --out {finished.folder} goes on"
+        )
+        raise typer.Exit(finished.interruption.exit_code)
     _print(plain(rows))
     _print(
         f"\n{len(records)} records in {finished.folder / 'records.jsonl'}\nreport in {report_file}"
@@ -101,11 +134,17 @@ def run(
 @app.command()
 def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = False) -> None:
     """Show the cases of a suite in order, and every skip with its reason."""
+    _show_plan(suite, only=only, launches=None, json=json)
+
+
+def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool) -> None:
     from bench.measure.machine import probe_in_child
-    from bench.plan.matrix import expand
     from bench.plan.suite import load_suite
 
-    planned = expand(load_suite(suite), probe_in_child(), only=only)
+    described = load_suite(suite)
+    from bench.plan.matrix import expand
+
+    planned = expand(described, probe_in_child(), only=only, launches=launches)
     if json:
         _print_json(planned)
         return
@@ -113,8 +152,13 @@ def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = Fal
         note = f"   skipped: {one.skip_reason}" if one.skip_reason else ""
         note += "   oversubscribed" if one.oversubscribed and not one.skip_reason else ""
         _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
+    from bench.run.rounds import schedule
+
     skips = sum(one.skip_reason is not None for one in planned)
-    _print(f"{len(planned)} cases, {skips} of them skipped")
+    _print(
+        f"cases: {len(planned)}, {skips} of them skipped; launches: {len(schedule(planned, 0))}, "
+        "proofs and communication passes included"
+    )
 
 
 @app.command("list")
@@ -165,7 +209,7 @@ def _print_json(value: object) -> None:
 
 def _say(text: str) -> None:
     """To stderr, on one line."""
-    sys.stderr.write(" ".join(text.split()) + "\n")
+    sys.stderr.write(one_line(text, limit=1000) + "\n")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -13,8 +13,23 @@ Mistakes of our own are ``assert`` statements and ordinary exceptions, with thei
 from __future__ import annotations
 
 import difflib
+import re
 import signal
 from collections.abc import Iterable
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Escape sequences, control characters and half characters: nothing of others' text may carry them
+into a terminal or a file."""
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    r"""Text on one line, harmless to a terminal, and not longer than it helps.
+
+    >>> one_line("a\n\x1b[31mb")
+    'a b'
+    """
+    flat = " ".join(CONTROL.sub("", text).split())
+    return flat if len(flat) <= limit else f"{flat[: limit - 3]}..."
 
 
 class BenchError(Exception):
@@ -58,6 +73,15 @@ class Interruption(BaseException):
     def exit_code(self) -> int:
         """The shell's convention: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + int(self.signum)
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> plural(1, "core"), plural(2, "core")
+    ('1 core', '2 cores')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

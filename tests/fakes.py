@@ -178,6 +178,8 @@ def _misbehave(fault: str) -> None:
             raise ValueError("deliberate: \x1b[31mred\x1b[0m | pipe")
         case "exit":
             os._exit(17)
+        case "quiet":
+            os._exit(0)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "out_of_memory":
@@ -202,6 +204,7 @@ ONE_TENSOR_LOCAL = _misbehaving("one_tensor_local")
 SUMMED = _misbehaving("summed")
 RAISE = _misbehaving("raise")
 EXIT = _misbehaving("exit")
+QUIET = _misbehaving("quiet")
 KILL = _misbehaving("kill")
 OUT_OF_MEMORY = _misbehaving("out_of_memory")
 STALL = _misbehaving("stall")

@@ -31,13 +31,9 @@ matrix:
 
 
 def bench(*arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.run(
-        [*BENCH, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        **options,
+        [*BENCH, *map(str, arguments)], text=True, check=False, cwd=cwd, **(pipes | options)
     )
 
 
@@ -89,9 +85,41 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     )
     done = bench(*arguments, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith(message)
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.splitlines()[-1].startswith(message)
+    assert len([line for line in done.stderr.splitlines() if line.startswith("bench:")]) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml", "file"]
+
+
+def test_a_rank_that_leaves_quietly_does_not_hang_the_run(tmp_path: Path) -> None:
+    (tmp_path / "quiet.yaml").write_text(
+        "defaults: {launches: 1, window: {min_steps: 4, max_s: 0.2}, timeout_s: 120}\n"
+        "matrix: [{workloads: [transformer:tiny], world_sizes: [2],"
+        " strategies: ['tests.fakes:QUIET']}]\n"
+    )
+    begin = time.monotonic()
+    done = bench(
+        "run",
+        "quiet.yaml",
+        "--out",
+        "out",
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 1, done.stderr
+    assert time.monotonic() - begin < 100
+    (failed,) = [r for r in read_records(tmp_path / "out") if r.pass_ == "timing"]
+    assert failed.status == "failed"
+    assert failed.reason is not None
+    assert "exit code 0 and no result" in failed.reason
+    assert list(tmp_path.glob("*.pickle")) == []
+
+
+def test_a_disk_that_fills_up_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = bench("list", "suites", cwd=tmp_path, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith("bench: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "smoke", "--launches", "0"], ["nonsense"]])
@@ -104,7 +132,9 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> Non
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
     done = bench("run", "quick", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0
-    assert "6 cases, 0 of them skipped" in done.stdout
+    assert "cases: 6, 0 of them skipped; launches: 26" in done.stdout
+    more = bench("run", "quick", "--dry-run", "--launches", "9", cwd=tmp_path)
+    assert "launches: 62" in more.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,10 +186,10 @@ def test_resuming_runs_only_what_is_missing(tmp_path: Path) -> None:
     assert "holds results already" in again.stderr
     other = bench("run", "smoke", "--resume", "--out", "out", cwd=tmp_path)
     assert other.returncode == 2
-    assert "the suite is not the one that was started" in other.stderr
+    assert "this is not the plan that was started there" in other.stderr
     resumed = bench("run", "smoke", "--filter", TINY, "--resume", "--out", "out", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stderr.startswith("2 launches")
+    assert "2 launches" in resumed.stderr
     keys = [record.key for record in read_records(tmp_path / "out")]
     assert len(keys) == len(set(keys)) == 4
 
@@ -194,7 +224,7 @@ def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "parity" in line:
+            if line.startswith("[1/"):
                 break
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -226,6 +256,9 @@ def test_a_signal_ends_the_run_with_a_row(
     assert [record.status for record in records] == ["ok", "interrupted"]
     assert records[-1].reason == f"by {number.name}"
     assert read_run(tmp_path / "out").ended_by == number.name
+    assert (tmp_path / "out" / "report.md").exists()
+    assert process.stderr is not None
+    assert "--resume --out out goes on" in process.stderr.read()
     assert list(tmp_path.glob("bench-*")) == []
 
 

@@ -29,6 +29,7 @@ class ResNetOptions(Options, frozen=True, kw_only=True):
     image_size: int = 224
     """Height and width in pixels; at least 32."""
     num_classes: int = 1000
+    """Outputs of the last layer."""
     channels_last: bool = False
     """Store images and weights as NHWC, which tensor cores prefer."""
 

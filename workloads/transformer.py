@@ -28,11 +28,15 @@ class TransformerOptions(Options, frozen=True, kw_only=True):
     """Settings of ``transformer``."""
 
     layers: int = 12
+    """Number of blocks."""
     heads: int = 12
+    """Attention heads of a block."""
     width: int = 768
     """Size of the residual stream; a multiple of ``heads``."""
     vocabulary: int = 50257
+    """Number of different tokens."""
     sequence_length: int = 1024
+    """Tokens of a sample."""
     tie_embeddings: bool = True
     """Use the token embedding as the output layer's weight too."""
 

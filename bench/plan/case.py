@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
-PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+# Upper bounds are far beyond use: what exceeds them is a mistake, and would only fail later.
+PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 Precision = Literal["fp32", "tf32", "bf16-amp", "fp16-amp", "bf16"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
@@ -82,7 +84,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much is spent on measuring a case. No part of the case's identity."""
 
-    launches: PositiveInt = 3
+    launches: Count = 3
     """Independent repeats, each in fresh processes."""
     warmup_steps: Natural | Literal["auto"] = "auto"
     """Optimizer steps before the window; see ``bench.run.loop.warmup_rule`` for auto."""

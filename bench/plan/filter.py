@@ -43,7 +43,11 @@ def compile_filter(expression: str) -> Callable[[Case], bool]:
         tree = ast.parse(expression.strip(), mode="eval")
         test = _test(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise FilterError(f"filter '{expression}' cannot be read: {error}") from error
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        raise FilterError(
+            f"filter '{expression}' cannot be read: {reason}; write it like: "
+            "strategy == ddp and world_size <= 2"
+        ) from error
     return lambda case: bool(test(case))
 
 
@@ -54,7 +58,7 @@ def _test(node: ast.expr) -> Value:
     )
     if not is_test:
         word = ast.unparse(node)
-        raise ValueError(f"'{word}' compares nothing; write for example: strategy == {word}")
+        raise ValueError(f"'{word}' compares nothing")
     return _value(node)
 
 

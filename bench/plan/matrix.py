@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bench.errors import BenchError, FilterError, SuiteError, did_you_mean
+from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, plural
 from bench.plan.case import Case, Effort, Machine, PlannedCase, identify
 from bench.plan.filter import matching
 from bench.plan.registry import find_strategy, find_workload, split_reference
@@ -46,13 +46,16 @@ class _Way(msgspec.Struct, frozen=True, eq=False):
     label: str
 
 
-def expand(suite: Suite, machine: Machine, *, only: str | None = None) -> tuple[PlannedCase, ...]:
+def expand(
+    suite: Suite, machine: Machine, *, only: str | None = None, launches: int | None = None
+) -> tuple[PlannedCase, ...]:
     """All cases of a suite in its own order, each once.
 
     Args:
         suite: what to run.
         machine: what it would run on.
         only: filter expression that cases must match, beside the blocks' own.
+        launches: in place of every case's own number.
 
     Raises:
         SuiteError: the suite asks for something that exists nowhere.
@@ -75,7 +78,12 @@ def expand(suite: Suite, machine: Machine, *, only: str | None = None) -> tuple[
                 )
     if not planned:
         raise BenchError(f"{suite.source}: no case matches the filter")
-    return tuple(planned.values())
+    if launches is None:
+        return tuple(planned.values())
+    return tuple(
+        msgspec.structs.replace(one, effort=msgspec.structs.replace(one.effort, launches=launches))
+        for one in planned.values()
+    )
 
 
 class _BlockPlanner:
@@ -134,7 +142,7 @@ class _BlockPlanner:
         models: list[_Model] = []
         for chosen in _choices(axes):
             preset_name = named_preset or chosen.pop("preset", automatic)
-            preset = workload.presets.get(preset_name)
+            preset = workload.presets.get(preset_name) if isinstance(preset_name, str) else None
             if preset is None:
                 hint = did_you_mean(str(preset_name), workload.presets)
                 raise self._error(f"workload {name} has no preset '{preset_name}'{hint}", path)
@@ -200,9 +208,21 @@ class _BlockPlanner:
         return PlannedCase(
             case=case,
             effort=effort,
-            skip_reason=_skip_reason(case, model, way.strategy, available, self.machine),
+            skip_reason=self._skip_reason(case, model, way.strategy, available),
             oversubscribed=device == "cpu" and world_size > available,
         )
+
+    def _skip_reason(
+        self, case: Case, model: _Model, strategy: Strategy, available: int
+    ) -> str | None:
+        reason = _missing(case, model, available, self.machine)
+        if reason is not None:
+            return reason
+        try:
+            return strategy.check(model.facts, case, self.machine)
+        except Exception as error:  # a user's own check
+            message = f"the check of {case.strategy} fails: {type(error).__name__}: {error}"
+            raise self._error(message, "strategies") from error
 
     def _batch(self, model: _Model, world_size: int, settings: Settings) -> tuple[int, int]:
         """(per device, global) batch under the scaling rule asked for."""
@@ -274,15 +294,14 @@ def _backend(strategy: Strategy, asked: str, device: str, machine: Machine) -> s
     return known.get(device, "gloo")
 
 
-def _skip_reason(
-    case: Case, model: _Model, strategy: Strategy, available: int, machine: Machine
-) -> str | None:
-    """Why this machine, or anyone's, cannot run the case; the first reason found."""
+def _missing(case: Case, model: _Model, available: int, machine: Machine) -> str | None:
+    """Why this machine, or anyone's, cannot run the case, whatever the strategy says of it."""
     if case.device != "cpu" and case.world_size > available:
-        return f"needs {case.world_size} {case.device} devices, found {available}"
+        return f"needs {plural(case.world_size, f'{case.device} device')}, found {available}"
     if case.device == "cpu" and case.world_size > MAX_RANKS_PER_CORE_SET * max(available, 1):
         return (
-            f"needs {case.world_size} sets of {case.cores_per_device} cores, found {available}; "
+            f"needs {case.world_size} sets of {plural(case.cores_per_device or 1, 'core')}, "
+            f"found {available}; "
             f"at most {MAX_RANKS_PER_CORE_SET} ranks share one"
         )
     if case.backend is not None and case.backend not in machine.backends:
@@ -299,4 +318,4 @@ def _skip_reason(
         return "torch.compile is not part of this version"
     if model.facts.has_batch_norm and case.per_device_batch < 2:
         return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
-    return strategy.check(model.facts, case, machine)
+    return None

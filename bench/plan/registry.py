@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import re
 from types import ModuleType
 from typing import TypeVar
 
@@ -16,6 +17,9 @@ import workloads
 from bench.errors import BenchError, did_you_mean
 from bench.strategies.base import Strategy
 from workloads.base import Workload
+
+OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+:[^\W\d]\w*")
+"""``package.module:NAME``."""
 
 Kind = TypeVar("Kind", Workload, Strategy)
 
@@ -80,13 +84,17 @@ def _discover(package: ModuleType, attribute: str, kind: type[Kind]) -> dict[str
 def _find(name: str, known: dict[str, Kind], kind: type[Kind], noun: str) -> Kind:
     if name in known:
         return known[name]
-    module_name, colon, attribute = name.partition(":")
-    if not colon or "." not in module_name:
-        raise BenchError(f"unknown {noun} '{name}'{did_you_mean(name, known)}")
+    if not OWN.fullmatch(name):
+        raise BenchError(
+            f"unknown {noun} '{name}'{did_you_mean(name, known)}; your own is package.module:NAME"
+        )
+    module_name, _, attribute = name.partition(":")
     try:
         item = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BenchError(f"{noun} '{name}' cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's module does when it is run
+        raise BenchError(
+            f"{noun} '{name}' cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(item, kind):
         raise BenchError(f"'{name}' is {type(item).__name__}, not a {kind.__name__}")
     return item

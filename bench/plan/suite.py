@@ -17,6 +17,7 @@ import yaml
 from bench.errors import BenchError, SuiteError, did_you_mean
 from bench.plan.case import (
     Compile,
+    Count,
     Effort,
     Natural,
     Optimizer,
@@ -28,6 +29,9 @@ from bench.plan.case import (
 )
 
 SHIPPED = resources.files("bench.plan") / "suites"
+
+
+MAX_NAME = 80
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accumulation_steps: PositiveInt = 1
     data: Literal["device"] = "device"
     seed: Natural = 0
-    launches: PositiveInt = Effort().launches
+    launches: Count = Effort().launches
     warmup_steps: Natural | Literal["auto"] = "auto"
     window: Window = Window()
     timeout_s: PositiveFloat = Effort().timeout_s
@@ -99,9 +103,9 @@ def load_suite(reference: str) -> Suite:
     shipped = shipped_suites()
     if reference in shipped:
         return parse_suite(shipped[reference], source=f"{reference}.yaml")
-    if path.suffix not in {".yaml", ".yml"} and not path.exists():
-        raise BenchError(f"no suite or file '{reference}'{did_you_mean(reference, shipped)}")
     try:
+        if path.suffix not in {".yaml", ".yml"} and not path.is_file():
+            raise BenchError(f"no suite or file '{reference}'{did_you_mean(reference, shipped)}")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise BenchError(f"{reference}: cannot be read: {error.strerror}") from error
@@ -123,7 +127,7 @@ def parse_suite(text: str, *, source: str) -> Suite:
     blocks = read.items(top.get("matrix"), "matrix")
     return Suite(
         source=source,
-        name=read.value(top.get("name", Path(source).stem), str, "name"),
+        name=read.name(top.get("name", Path(source).stem)),
         description=read.value(top.get("description", ""), str, "description"),
         cores_per_device=read.value(
             top.get("cores_per_device", 1), PositiveInt, "cores_per_device"
@@ -181,6 +185,13 @@ class _Reader:
                 f"{message}, got {value!r}" if not choice else message, path + inner.rstrip("`")
             ) from error
 
+    def name(self, value: Any) -> str:
+        """The suite's name, which titles pages and begins the names of folders."""
+        name: str = self.value(value, str, "name")
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise self.fail(f"must be 1 to {MAX_NAME} printable characters", "name")
+        return name
+
     def axes(self, given: dict[str, Any], path: str) -> dict[str, list[Any]]:
         """Every setting named, as a list of checked values."""
         axes: dict[str, list[Any]] = {}
@@ -199,7 +210,8 @@ class _Reader:
         """One block of the matrix, its settings laid over the defaults."""
         block = self.mapping(value, path, BLOCK_KEYS | SETTINGS.keys())
         own = {name: setting for name, setting in block.items() if name in SETTINGS}
-        sizes = block.get("world_sizes", [1])
+        sizes = block.get("world_sizes", 1)
+        sizes = [sizes] if isinstance(sizes, int) else sizes
         filter_ = block.get("filter")
         return Block(
             path=path,
@@ -270,7 +282,7 @@ def _load_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise SuiteError(f"is not valid YAML: {error.problem}", source=source, path=line) from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except Exception as error:  # the loader's constructors raise what they like on odd scalars
         reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
         raise SuiteError(f"is not valid YAML: {reason}", source=source) from error
     if document is None:

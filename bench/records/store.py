@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import warnings
@@ -36,7 +38,7 @@ class Store:
         self._records: IO[bytes] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._records = (folder / RECORDS).open("ab")
+            self._records = (folder / RECORDS).open("ab", buffering=0)
             fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not resume and self._records.tell() > 0:
                 raise OutputError(
@@ -71,16 +73,36 @@ class Store:
             self._records = None
 
     def append(self, record: Record) -> None:
-        """Write one record; it is on the disk when this returns."""
+        """Write one record; it is on the disk when this returns.
+
+        Raises:
+            OutputError: it cannot be written; the records before it are whole.
+        """
         assert self._records is not None, "the store is closed"
-        self._records.write(msgspec.json.encode(record) + b"\n")
-        self._records.flush()
-        os.fsync(self._records.fileno())
+        line = msgspec.json.encode(record) + b"\n"
+        state = os.fstat(self._records.fileno())
+        if state.st_nlink == 0:
+            raise OutputError(f"{self.folder}: was removed while the run went on")
+        try:
+            if self._records.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._records.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._records.truncate(state.st_size)
+            raise OutputError(f"{self.folder}: cannot be written: {error.strerror}") from error
 
     def write_run(self, info: RunInfo) -> None:
-        """Replace ``run.json`` in one step, so that no reader ever sees half of it."""
+        """Replace ``run.json`` in one step, so that no reader ever sees half of it.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
         text = msgspec.json.format(msgspec.json.encode(info), indent=1)
-        write_atomically(self.folder / RUN, text)
+        try:
+            write_atomically(self.folder / RUN, text)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be written: {error.strerror}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -139,9 +161,12 @@ def read_run(folder: Path) -> RunInfo:
     """
     path = _existing(folder, RUN)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunInfo)
+        info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RecordsError(f"{path}: is no run description: {error}") from error
+    if info.schema > SCHEMA:
+        raise RecordsError(f"{path}: schema {info.schema} is newer than {SCHEMA}")
+    return info
 
 
 def recorded(records: Iterable[Record]) -> set[tuple[str, int, Pass]]:
@@ -159,8 +184,17 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _cut_partial_line(file: IO[bytes], path: Path) -> None:
-    """Remove what a crash left after the last newline, so that appending starts a clean line."""
+    """Remove what a crash left after the last newline, so that appending starts a clean line.
+
+    A record that only lacks its newline is kept.
+    """
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
-    if end < len(content):
+    if end == len(content):
+        return
+    try:
+        msgspec.json.decode(content[end:], type=Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         file.truncate(end)
+    else:
+        file.write(b"\n")

@@ -25,11 +25,14 @@ HOW_TO_READ = """\
 Throughput counts the samples of all devices together over the time of the slowest process. `±` is
 half of a 95 % interval, and brackets are its ends, from the spread between independent launches; a
 difference that the intervals do not separate is noise. *Speedup* compares with one device without
-a wrapper, *vs itself on 1* with the same strategy on one device. *Parity* is `exact` when the
+a wrapper, *vs itself on 1* with the same strategy on one device; *efficiency* is the speedup over
+the number of devices. *Step* is the time of one optimizer step on the slowest process: the median
+and the time that nine in ten do not exceed. *Parity* is `exact` when the
 strategy trained the same model as one device: in fp64, the losses of three steps and the first
 gradient within 1e-6, and the last parameters equal to the last bit on all ranks; in the case's own
-precision, the first gradient within what reordering sums explains. `within precision` is the same
-where that is more than a thousandth of the gradient. A figure that failed its proof is struck out
+precision, the first gradient within what reordering sums explains. `within precision` means the
+same where that precision is so coarse that reordering explains more than a thousandth of a
+gradient. A figure that failed its proof is struck out
 and compared with nothing; one that could not be proved says so. *Sync cost* is a step with gradient
 synchronisation minus one without, waiting for the slowest rank included; its interval is that of
 the steps of one launch. *Resident* memory is all that the process holds, Python and libraries

@@ -10,6 +10,7 @@ from tabulate import tabulate
 from bench.analyze.checks import FLAGS
 from bench.analyze.scaling import Comparison, Row
 from bench.analyze.stats import Estimate
+from bench.errors import plural
 from bench.plan.case import Case
 
 GIB = 2**30
@@ -107,7 +108,7 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
         values = dict.fromkeys(str(getattr(one, name)) for one in cases if getattr(one, name))
         shared.append(" / ".join(values))
     cores = case.cores_per_device
-    device = case.device if cores is None else f"{case.device}, {_plural(cores, 'core')} per device"
+    device = case.device if cores is None else f"{case.device}, {plural(cores, 'core')} per device"
     return "; ".join([*(part for part in shared if part), device])
 
 
@@ -176,6 +177,8 @@ def _notes(row: Row) -> list[str]:
     for comparison in (row.speedup, row.own_speedup):
         if row.samples_per_s is not None and comparison.reason is not None:
             notes.append(f"no speedup: {comparison.reason}")
+    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
+        notes.append("sync cost: too small to be told from the noise of its launch")
     if row.speedup.ratio is not None and row.speedup.ratio.includes(1.0):
         notes.append("no clear difference from one device without a wrapper")
     if row.parity_note is not None:
@@ -287,7 +290,3 @@ def decimals(value: float) -> int:
 
 def _leading_zeros(value: float) -> int:
     return int(f"{value:e}".partition("e-")[2] or 1)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

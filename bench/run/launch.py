@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import multiprocessing.process
 import os
-import re
 import shutil
 import signal
 import sys
@@ -22,7 +21,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from bench.errors import BenchError, Interruption
+from bench.errors import BenchError, Interruption, one_line
 from bench.measure.device import core_sets, visible_devices
 from bench.measure.machine import probe
 from bench.plan.case import Case, Effort, Machine
@@ -36,9 +35,6 @@ SHUTDOWN_S = 2
 """For ranks to end by themselves when the launch is over."""
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Escape sequences and control characters, which no log line may carry into a terminal."""
-
 HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -165,7 +161,8 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
         except ChildFailedError:
             pass  # names one rank of possibly several; the watch has seen them all
         except SignalException as error:
-            raise Interruption(error.sigval) from error
+            if not watch.gave_up:  # else the watch itself has ended the launcher's waiting
+                raise Interruption(error.sigval) from error
     return Ends(
         exit_codes=[process.exitcode for process in watch.processes],
         timed_out_s=timeout_s if watch.time_is_up else None,
@@ -189,13 +186,12 @@ def _restored_signals() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_launcher() -> Iterator[None]:
     """The agent reports on failed ranks in its own words; the record does so in ours."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # the launcher's loggers each set a level of their own
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)
 
 
 def _outcome(folder: Path, rank: int, ends: Ends) -> RankOutcome:
@@ -227,5 +223,5 @@ def _log_tail(logs: Path, rank: int) -> list[str]:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - TAIL_BYTES))
                 text = file.read().decode(errors="replace")
-            lines += [CONTROL.sub("", line)[:500] for line in text.splitlines()]
+            lines += [one_line(line) for line in text.splitlines()]
     return lines[-TAIL_LINES:]

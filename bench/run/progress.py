@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from bench.errors import one_line
 from bench.records.record import Record
 
 
@@ -19,17 +20,18 @@ class Lines:
 
     def started(self, steps: int, left_s: float) -> None:
         """See ``rounds.Progress``."""
-        self._line(f"{steps} launches, about {duration(left_s)}")
+        self.say(f"{steps} launches, about {duration(left_s)} to go")
 
     def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
         """See ``rounds.Progress``."""
         case = record.case
         what = f"{case.workload}:{case.preset} {case.label} x{case.world_size}"
         left = f"{duration(left_s)} left" if done < steps else "done"
-        self._line(f"[{done}/{steps}] {what}  {record.pass_}  {_result(record)}  {left}")
+        self.say(f"[{done}/{steps}] {what}  {record.pass_}  {_result(record)}  {left}")
 
-    def _line(self, text: str) -> None:
-        self._stream.write(text + "\n")
+    def say(self, text: str) -> None:
+        """Write one line."""
+        self._stream.write(one_line(text) + "\n")
         self._stream.flush()
 
 
@@ -38,10 +40,11 @@ def _result(record: Record) -> str:
         return f"{record.status.upper()}: {record.reason}"
     if record.throughput is not None:
         rate = record.throughput.samples_per_s * record.throughput.units_per_sample
-        return f"launch {record.launch + 1}: {rate:,.4g} {record.throughput.unit}s/s"
+        number = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+        return f"launch {record.launch + 1}: {number} {record.throughput.unit}s/s"
     if record.parity is not None:
         reason = f" ({record.parity.reason})" if record.parity.reason else ""
-        return f"{record.parity.verdict}{reason}"
+        return f"{record.parity.verdict.replace('_', ' ')}{reason}"
     if record.communication is not None and record.communication.sync_cost_s is not None:
         return f"synchronisation costs {record.communication.sync_cost_s * 1e3:.3g} ms a step"
     return "ok"

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bench.errors import Interruption
+from bench.errors import Interruption, one_line
 from bench.measure.parity import MAX_BATCH
 from bench.plan.case import Case, Pass, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
@@ -71,12 +71,11 @@ class Estimate:
         own = self.seen.get((step.planned.case.id, step.pass_))
         if own:
             return statistics.fmean(own)
-        alike = [
-            seconds
-            for (_, pass_), times in self.seen.items()
-            if pass_ == step.pass_
-            for seconds in times
-        ]
+        case = step.planned.case
+        model = f"{case.workload}-{case.preset}"
+        of_pass = {id_: times for (id_, pass_), times in self.seen.items() if pass_ == step.pass_}
+        of_model = {id_: times for id_, times in of_pass.items() if id_.startswith(model)}
+        alike = [seconds for times in (of_model or of_pass).values() for seconds in times]
         if alike:
             return statistics.fmean(alike)
         return LAUNCH_GUESS_S + step.planned.effort.window.max_s
@@ -132,6 +131,8 @@ class Runner:
         self._environment = environment
         self._progress = progress
         self._reference: _Reference | None = None
+        self.records: list[Record] = []
+        """What this runner has recorded."""
 
     def run(
         self,
@@ -139,8 +140,8 @@ class Runner:
         seed: int,
         *,
         done: frozenset[tuple[str, int, Pass]] = frozenset(),
-    ) -> list[Record]:
-        """Measure what is not done yet; returns the new records.
+    ) -> None:
+        """Measure what is not done yet; the new records are in ``records``.
 
         Args:
             plan: what to run.
@@ -155,25 +156,22 @@ class Runner:
             for planned in plan
             if planned.skip_reason is not None
         ]
-        records = [
-            self._keep(self._unmeasured(step, "skipped", reason))
-            for step, reason in skips
-            if step.key not in done
-        ]
+        for step, reason in skips:
+            if step.key not in done:
+                self._keep(self._unmeasured(step, "skipped", reason))
         steps = [step for step in schedule(plan, seed) if step.key not in done]
         estimate = Estimate()
         self._progress.started(len(steps), estimate.left_s(steps))
         for index, step in enumerate(steps, start=1):
             begin = time.monotonic()
             record = self._keep(self._run_step(step))
-            records.append(record)
             estimate.add(step, time.monotonic() - begin)
             left_s = estimate.left_s(steps[index:])
             self._progress.finished(record, done=index, steps=len(steps), left_s=left_s)
-        return records
 
     def _keep(self, record: Record) -> Record:
         self._store.append(record)
+        self.records.append(record)
         return record
 
     def _run_step(self, step: Step) -> Record:
@@ -185,8 +183,8 @@ class Runner:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
         except Exception as error:  # noqa: BLE001 - no fault of one case may lose the others
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return self._unmeasured(step, "failed", f"outside of the ranks: {reason}"[:500])
+            reason = one_line(f"outside of the ranks: {type(error).__name__}: {error}")
+            return self._unmeasured(step, "failed", reason)
 
     def _unmeasured(self, step: Step, status: Status, reason: str | None) -> Record:
         return Record(

@@ -69,5 +69,8 @@ def follow_server() -> None:
 
 
 if _is_server():
+    # Ctrl-C reaches every process of the terminal: what it means is the parent's to decide. The
+    # server itself ignores it too, but only after it has preloaded everything.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow_parent(int(os.environ[PARENT]))
     os.environ[SERVER] = str(os.getpid())

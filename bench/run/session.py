@@ -33,34 +33,13 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A run that came to its end."""
+    """A run that has ended."""
 
     folder: Path
+    interruption: Interruption | None = None
+    """What stopped it before its end."""
     has_failures: bool
     """Whether any case failed, timed out, ran out of memory, or failed its proof."""
-
-
-def plan_suite(
-    suite: Suite, machine: Machine, *, only: str | None, launches: int | None = None
-) -> tuple[PlannedCase, ...]:
-    """Expand a suite for a machine.
-
-    Args:
-        suite: what to run.
-        machine: what it would run on.
-        only: filter expression.
-        launches: in place of every case's own number.
-
-    Raises:
-        BenchError: the suite or the filter is wrong.
-    """
-    planned = expand(suite, machine, only=only)
-    if launches is None:
-        return planned
-    return tuple(
-        msgspec.structs.replace(one, effort=msgspec.structs.replace(one.effort, launches=launches))
-        for one in planned
-    )
 
 
 def run_suite(
@@ -82,30 +61,37 @@ def run_suite(
 
     Raises:
         BenchError: something the user can put right; nothing was measured.
-        Interruption: a signal arrived; what was measured is on disk.
+        Interruption: a signal arrived before anything was measured.
     """
+    interruption: Interruption | None = None
     with _signals_raise():
         machine = probe_in_server()
-        planned = plan_suite(suite, machine, only=only, launches=launches)
+        planned = expand(suite, machine, only=only, launches=launches)
         folder = out or _new_folder(suite.name)
         info = _previous(folder, planned, machine) if resume else _describe(suite, planned, machine)
         with Store(folder, resume=resume) as store, _scratch() as scratch:
             before = read_records(folder) if resume else []
             store.write_run(info)
+            progress = Lines(sys.stderr)
+            progress.say(f"results go to {folder}")
             runner = Runner(
                 launcher=Launcher(scratch, machine),
                 store=store,
                 run_id=info.run_id,
                 environment=info.environment_fingerprint,
-                progress=Lines(sys.stderr),
+                progress=progress,
             )
             try:
-                records = runner.run(planned, info.seed, done=frozenset(recorded(before)))
-            except Interruption as interruption:
-                _end(store, info, str(interruption))
-                raise
-            _end(store, info, "complete")
-    return Finished(folder=folder, has_failures=any(map(_is_failure, [*before, *records])))
+                runner.run(planned, info.seed, done=frozenset(recorded(before)))
+            except Interruption as error:
+                interruption = error
+            if interruption is not None or runner.records or info.ended_at is None:
+                _end(store, info, str(interruption or "complete"))
+    return Finished(
+        folder=folder,
+        interruption=interruption,
+        has_failures=any(map(_is_failure, [*before, *runner.records])),
+    )
 
 
 def _is_failure(record: Record) -> bool:
@@ -147,8 +133,8 @@ def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) ->
     changed = sorted(id_ for id_ in before.keys() | now.keys() if before.get(id_) != now.get(id_))
     if changed:
         raise OutputError(
-            f"{folder}: the suite is not the one that was started; it differs in "
-            f"{len(changed)} cases, such as {changed[0]}"
+            f"{folder}: this is not the plan that was started there: the suite, --filter or "
+            f"--launches differ for {len(changed)} of its cases, such as {changed[0]}"
         )
     return info
 
@@ -185,8 +171,13 @@ def _new_folder(name: str) -> Path:
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     """A private folder for what passes between processes."""
+    before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        tempfile.tempdir = folder  # torch's launcher leaves files behind where processes failed
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
 
 
 @contextlib.contextmanager

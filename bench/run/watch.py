@@ -9,11 +9,17 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Self
 
 from bench.run.outcome import Failure
 
+START_S, POLL_S = 0.02, 0.25
+"""Between two looks: while processes start, and while they run."""
+END_GRACE_S = 5.0
+"""For the launcher to act on the end of one process, or for the others to follow it."""
+KILLS = 6
 STACK_GRACE_S = 1.0
 """For a stuck process to write the stacks of its threads before it is killed."""
 
@@ -35,16 +41,27 @@ class Ends:
         if code is None:
             return Failure(status="failed", reason="the process did not start")
         if code < 0:
-            name = signal.Signals(-code).name
-            return Failure(status="failed", reason=f"the process was ended by {name}")
-        return Failure(status="failed", reason=f"the process ended with exit code {code}")
+            return Failure(status="failed", reason=f"the process was ended by {_name(-code)}")
+        return Failure(
+            status="failed", reason=f"the process ended with exit code {code} and no result"
+        )
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
 
 
 class Watch:
-    """Knows the worker processes of one launch, and ends them when the time is up.
+    """Knows the worker processes of one launch, and ends the launch when it must end.
+
+    That is when the time is up, or when one process has ended and the others go on: the launcher
+    notices a process that failed, but waits for ever for one that left quietly.
 
     Args:
-        expected: how many there will be.
+        expected: how many processes there will be.
         limit_s: how long they may take; they write their stacks before they are killed.
     """
 
@@ -52,6 +69,8 @@ class Watch:
         self.processes: list[BaseProcess] = []
         """In the order of ranks, which is the order of their start."""
         self.time_is_up = False
+        self.gave_up = False
+        """Whether the launcher itself had to be interrupted: by SIGTERM to this process."""
         self._expected = expected
         self._limit_s = limit_s
         self._over = threading.Event()
@@ -68,19 +87,38 @@ class Watch:
 
     def _watch(self) -> None:
         deadline = time.monotonic() + self._limit_s
-        while len(self.processes) < self._expected and time.monotonic() < deadline:
-            started = [one for one in _children() if one not in self._before]
-            self.processes = sorted(started, key=lambda one: int(one.name.rpartition("-")[2]))
-            if self._over.wait(0.02):
+        first_end: float | None = None
+        while not self._over.wait(POLL_S if len(self.processes) == self._expected else START_S):
+            self._look()
+            now = time.monotonic()
+            if first_end is None and connection.wait([p.sentinel for p in self.processes], 0):
+                first_end = now
+            if now >= deadline:
+                self.time_is_up = True
+                self._end()
                 return
-        if self._over.wait(max(0.0, deadline - time.monotonic())):
-            return
-        self.time_is_up = True
+            if first_end is not None and now - first_end > END_GRACE_S:
+                self._end()
+                return
+
+    def _look(self) -> None:
+        # Only ever more: those that have ended are no longer among the children.
+        new = set(_children()) - self._before - set(self.processes)
+        self.processes += sorted(new, key=lambda one: int(one.name.rpartition("-")[2]))
+
+    def _end(self) -> None:
+        """Have the processes write their stacks, kill them, and then interrupt the launcher."""
         for process in self.processes:
             _send(process.pid, signal.SIGUSR1)
         self._over.wait(STACK_GRACE_S)
-        for process in self.processes:
-            _send(process.pid, signal.SIGKILL)
+        for _ in range(KILLS):  # again, since some may only be starting
+            self._look()
+            for process in self.processes:
+                _send(process.pid, signal.SIGKILL)
+            if self._over.wait(START_S * 25):
+                return
+        self.gave_up = True
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _children() -> list[BaseProcess]:

@@ -20,6 +20,7 @@ import msgspec
 import torch
 from torch import distributed
 
+from bench.errors import one_line
 from bench.measure.device import is_out_of_memory, open_device
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
@@ -44,23 +45,24 @@ def main(assignment_file: str) -> None:
     assignment = msgspec.json.decode(Path(assignment_file).read_bytes(), type=Assignment)
     os.environ.update(assignment.environment)
     number, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    rank = Rank(
-        assignment=assignment,
-        rank=number,
-        local_rank=local,
-        processes=int(os.environ["WORLD_SIZE"]),
-        strategy=find_strategy(assignment.case.strategy),
-        device=open_device(assignment.case, local_rank=local, cores=assignment.cores[local]),
-        outcome=RankOutcome(rank=number),
-    )
+    rank: Rank | None = None
     try:
+        rank = Rank(
+            assignment=assignment,
+            rank=number,
+            local_rank=local,
+            processes=int(os.environ["WORLD_SIZE"]),
+            strategy=find_strategy(assignment.case.strategy),
+            device=open_device(assignment.case, local_rank=local, cores=assignment.cores[local]),
+            outcome=RankOutcome(rank=number),
+        )
         session = _work(rank)
         rank.note(phase="done")
-        _hand_over(rank)
+        _hand_over(assignment, rank.outcome)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must learn of it
-        rank.note(failure=_failure(error))
+        outcome = rank.outcome if rank is not None else RankOutcome(rank=number)
+        _hand_over(assignment, msgspec.structs.replace(outcome, failure=_failure(error)))
         traceback.print_exc()
-        _hand_over(rank)
         sys.stdout.flush()
         sys.stderr.flush()
         # Never through the group's destructor: it would wait for peers that sit in a collective.
@@ -110,18 +112,17 @@ def _placement() -> Placement:
 
 
 def _failure(error: BaseException) -> Failure:
-    message = " ".join(str(error).split())
-    reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    lines = traceback.format_exception_only(error)  # also for one whose own text cannot be had
     return Failure(
         status="out_of_memory" if is_out_of_memory(error) else "failed",
-        reason=reason[:500],
+        reason=one_line(" ".join(lines)),
         at_s=time.monotonic(),
     )
 
 
-def _hand_over(rank: Rank) -> None:
-    content = msgspec.json.encode(rank.outcome)
-    write_atomically(outcome_file(Path(rank.assignment.folder), rank.rank), content)
+def _hand_over(assignment: Assignment, outcome: RankOutcome) -> None:
+    content = msgspec.json.encode(outcome)
+    write_atomically(outcome_file(Path(assignment.folder), outcome.rank), content)
 
 
 def _leave(rank: Rank, session: Session | None) -> None:

@@ -5,12 +5,9 @@ Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Train
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.plan.case import Case, Machine
+from bench.plan.case import Case, Machine, PositiveFloat
 from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
 from workloads.base import Facts, Problem
 
@@ -21,7 +18,7 @@ NEVER = 10**9
 class DDPOptions(Options, frozen=True, kw_only=True):
     """Settings of ``ddp``. A default is not passed to torch at all."""
 
-    bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    bucket_cap_mb: PositiveFloat | None = None
     """Size in MiB at which a gradient bucket closes. Null leaves torch its own rule, which is not
     the same as 25: without a cap the first bucket is kept at 1 MiB, to start early."""
     static_graph: bool = False

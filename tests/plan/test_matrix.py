@@ -135,6 +135,8 @@ def test_batches(extra: str, per_device: int, total: int) -> None:
             "matrix[0].strategies[0].ddp.bucket_cap_mb: Expected `float` > 0",
         ),
         (block("", strategy="{single: {a: 1}}"), "matrix[0].strategies[0].single: single has no"),
+        (block("", strategy="..rel:X"), "matrix[0].strategies[0]: unknown strategy '..rel:X'"),
+        (block("", workload="{transformer: {preset: {a: 1}}}"), "matrix[0].workloads[0]: workload"),
         (block("", strategy="no.such.module:X"), "matrix[0].strategies[0]: strategy 'no.such"),
         (block("", strategy="bench.errors:did_you_mean"), "matrix[0].strategies[0]: 'bench.errors"),
         (block("filter: 'world == 1'"), "matrix[0].filter: filter 'world == 1': 'world' is no"),
@@ -163,7 +165,7 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
         (
             block("world_sizes: [17]"),
             TWO_CORES,
-            "needs 17 sets of 1 cores, found 2; at most 8 ranks share one",
+            "needs 17 sets of 1 core, found 2; at most 8 ranks share one",
         ),
         (block("backend: mpi"), TWO_CORES, "torch here has no backend mpi; it has gloo"),
         (

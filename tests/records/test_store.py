@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -71,6 +72,24 @@ def test_a_cut_line_is_ignored_and_replaced(tmp_path: Path) -> None:
     with Store(tmp_path, resume=True) as store:
         store.append(make_record(2))
     assert read_records(tmp_path) == [make_record(0), make_record(2)]
+
+
+def test_a_record_that_only_lacks_its_newline_is_kept(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.append(make_record(0))
+    path = tmp_path / RECORDS
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    with Store(tmp_path, resume=True) as store:
+        store.append(make_record(1))
+    assert read_records(tmp_path) == [make_record(0), make_record(1)]
+
+
+def test_a_folder_that_is_removed_is_noticed(tmp_path: Path) -> None:
+    with Store(tmp_path / "out") as store:
+        store.append(make_record(0))
+        shutil.rmtree(tmp_path / "out")
+        with pytest.raises(OutputError, match="was removed while the run went on"):
+            store.append(make_record(1))
 
 
 def test_a_foreign_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_ranks_are_pinned_to_cores_of_their_own(launcher: Launcher) -> None:
     ("name", "status", "reason"),
     [
         ("RAISE", "failed", "ValueError: deliberate"),
-        ("EXIT", "failed", "the process ended with exit code 17"),
+        ("EXIT", "failed", "the process ended with exit code 17 and no result"),
         ("KILL", "failed", "the process was ended by SIGKILL"),
         ("OUT_OF_MEMORY", "out_of_memory", "OutOfMemoryError: CUDA out of memory"),
     ],
