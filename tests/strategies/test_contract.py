@@ -70,19 +70,20 @@ def test_every_strategy_trains_the_model_that_one_device_would(
 
 
 @pytest.mark.parametrize(
-    ("world_size", "settings"),
+    ("workload", "world_size", "settings"),
     [
-        (3, {}),
-        (3, {"precision": "bf16-amp"}),
-        (2, {"precision": "bf16"}),
-        (2, {"accumulation_steps": 2}),
-        (3, {"optimizer": "sgd"}),
+        ("transformer", 3, {}),
+        ("resnet152", 3, {}),
+        ("transformer", 3, {"precision": "bf16-amp"}),
+        ("transformer", 2, {"precision": "bf16"}),
+        ("transformer", 2, {"accumulation_steps": 2}),
+        ("transformer", 3, {"optimizer": "sgd"}),
     ],
 )
 def test_ddp_is_exact_where_sums_are_reordered(
-    launcher: Launcher, tmp_path: Path, world_size: int, settings: dict[str, Any]
+    launcher: Launcher, tmp_path: Path, workload: str, world_size: int, settings: dict[str, Any]
 ) -> None:
-    case = planned_case("transformer:tiny", "ddp", world_size, **settings)
+    case = planned_case(f"{workload}:tiny", "ddp", world_size, **settings)
     parity = prove(launcher, case, tmp_path)
     expected = "exact" if case.precision == "fp32" else "within_precision"
     assert parity.verdict == expected, parity.reason
