@@ -21,11 +21,9 @@ from bench.analyze.stats import (
     ratio_of_means,
 )
 from bench.plan.case import Case
-from bench.records.record import Parity, Record, Status
+from bench.records.record import BROKEN_FLAGS, Parity, Record, Status
 
 BASELINE = "single"
-BROKEN_FLAGS = frozenset({"ranks_differ", "duplicate_data"})
-"""Seen while timing: the figure is no figure of the strategy."""
 
 
 OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps")

@@ -20,6 +20,9 @@ SCHEMA = 1
 Status = Literal["ok", "out_of_memory", "failed", "timeout", "skipped", "interrupted"]
 Verdict = Literal["exact", "within_precision", "lossy_by_design", "failed", "not_checked"]
 
+BROKEN_FLAGS = frozenset({"ranks_differ", "duplicate_data"})
+"""Seen while timing: the figure is no figure of the strategy."""
+
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Raw times in seconds. One entry, or one list, per process."""

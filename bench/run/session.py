@@ -22,7 +22,7 @@ from bench.measure.environment import collect, fingerprint, versions
 from bench.plan.case import Machine, PlannedCase
 from bench.plan.matrix import expand
 from bench.plan.suite import Suite
-from bench.records.record import Record, RunInfo
+from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run, recorded
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.progress import Lines
@@ -98,7 +98,7 @@ def _is_failure(record: Record) -> bool:
     if record.status in {"failed", "timeout", "out_of_memory"}:
         return True
     proved_wrong = record.parity is not None and record.parity.verdict == "failed"
-    return proved_wrong or not {"ranks_differ", "duplicate_data"}.isdisjoint(record.flags)
+    return proved_wrong or not BROKEN_FLAGS.isdisjoint(record.flags)
 
 
 def _describe(suite: Suite, planned: Sequence[PlannedCase], machine: Machine) -> RunInfo:
