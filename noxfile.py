@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import nox
@@ -59,6 +60,26 @@ def bench(session: nox.Session) -> None:
     names_suite = session.posargs and not session.posargs[0].startswith("-")
     suite = [] if names_suite else ["quick"]
     run_python(session, "-m", "bench", "run", *suite, *session.posargs)
+
+
+@nox.session(name="bench-gpu", venv_backend="none", requires=["env"])
+def bench_gpu(session: nox.Session) -> None:
+    """Measure the suite ``gpu``, unless another is named, on the machine's accelerators."""
+    python = str(HERE / ".nox" / "env" / "bin" / "python")
+    found = session.run(python, "-m", "bench.measure.machine", external=True, silent=True)
+    if not json.loads(str(found).splitlines()[-1])["accelerator"]:
+        session.error(
+            "PyTorch finds no accelerator on this machine; nox -s bench measures on its CPU"
+        )
+    names_suite = session.posargs and not session.posargs[0].startswith("-")
+    suite = [] if names_suite else ["gpu"]
+    run_python(session, "-m", "bench", "run", *suite, *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def publish(session: nox.Session) -> None:
+    """Copy the results folder named into results/, and make its index and the README's table."""
+    run_python(session, "-m", "bench.report.publish", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"])

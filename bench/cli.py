@@ -150,7 +150,7 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
         return
     for number, one in enumerate(planned, start=1):
         note = f"   skipped: {one.skip_reason}" if one.skip_reason else ""
-        note += "   oversubscribed" if one.oversubscribed and not one.skip_reason else ""
+        note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
     from bench.run.rounds import schedule
 

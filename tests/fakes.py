@@ -142,6 +142,9 @@ class FakeSession:
     def bucket_bytes(self) -> list[int] | None:
         return None
 
+    def held_bytes(self) -> list[dict[str, int]]:
+        return [{"parameters": 4}]
+
     def close(self) -> None:
         self.steps = -1
 
@@ -220,7 +223,7 @@ SLEEPING = Strategy(
     summary="a step of 20 ms, 20 ms more on each further rank",
     processes="per_device",
     communicates=True,
-    reference="none",
+    reference=lambda _: "none",
     check=always,
     prepare=_prepare_sleeping,
 )
@@ -231,7 +234,6 @@ UNWRAPPED = Strategy(
     summary="every rank trains alone: what a missing wrapper does",
     processes="per_device",
     communicates=True,
-    reference="micro_batches",
     check=always,
     prepare=prepare_single,
 )

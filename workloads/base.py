@@ -64,8 +64,10 @@ class Problem:
     """Called by the strategy, after wrapping the model."""
     loss: Callable[[Any, Batch], Tensor]
     """(output of the model, batch) -> scalar: the mean over the batch's samples."""
-    batches: Callable[[int, int], Iterator[Batch]]
-    """(shard, number of shards) -> endless batches of that shard, the same for the same seed."""
+    batches: Callable[[int | None, int], Iterator[Batch]]
+    """(shard, number of shards) -> endless batches of that shard, the same for the same seed. For
+    shard None, batches of all shards together, in their order: what one process that drives all
+    devices trains on."""
     shard_units: Callable[[nn.Module], list[nn.Module]]
     """Modules to shard one by one, outermost last."""
     units_per_sample: int = 1
@@ -116,7 +118,7 @@ def cycle_of_batches(
     build: Build,
     *,
     distinct: int = 4,
-) -> Callable[[int, int], Iterator[Batch]]:
+) -> Callable[[int | None, int], Iterator[Batch]]:
     """Batches made once on the device and used again and again.
 
     Making new ones in every step would time the random number generator.
@@ -127,22 +129,22 @@ def cycle_of_batches(
         distinct: how many batches differ before they repeat.
     """
 
-    def batches(shard: int, shards: int) -> Iterator[Batch]:
+    def pool_of(shard: int, shards: int) -> list[Batch]:
         assert 0 <= shard < shards, f"shard {shard} of {shards}"
         generator = torch.Generator(build.device)
         generator.manual_seed(shard_seed(build.seed, shard))
-        pool = [make(generator) for _ in range(distinct)]
+        return [make(generator) for _ in range(distinct)]
+
+    def batches(shard: int | None, shards: int) -> Iterator[Batch]:
+        if shard is None:
+            pools = [pool_of(number, shards) for number in range(shards)]
+            pool = [concatenate(list(parts)) for parts in zip(*pools, strict=True)]
+        else:
+            pool = pool_of(shard, shards)
         while True:
             yield from pool
 
     return batches
-
-
-def whole_batches(problem: Problem, shards: int) -> Iterator[Batch]:
-    """Batches of all shards together, in the order of the shards."""
-    streams = [problem.batches(shard, shards) for shard in range(shards)]
-    while True:
-        yield concatenate([next(stream) for stream in streams])
 
 
 def concatenate(batches: list[Batch]) -> Batch:
@@ -155,9 +157,15 @@ def concatenate(batches: list[Batch]) -> Batch:
 
 
 def optimizer_factory(
-    name: Literal["sgd", "adamw"], *, lr: float
+    name: Literal["sgd", "adamw"], *, lr: float, momentum: float = 0.9
 ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
-    """The optimizer that all rows of a comparison share: torch's own, with its defaults."""
+    """The optimizer that all rows of a comparison share: torch's own, with its defaults.
+
+    Args:
+        name: which.
+        lr: learning rate.
+        momentum: of SGD.
+    """
     if name == "sgd":
-        return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+        return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum)
     return lambda parameters: torch.optim.AdamW(parameters, lr=lr)

@@ -8,6 +8,7 @@ same strategy on one device.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -21,10 +22,25 @@ from bench.analyze.stats import (
     ratio_of_means,
 )
 from bench.plan.case import Case
-from bench.records.record import BROKEN_FLAGS, Parity, Record, Status
+from bench.records.record import (
+    BROKEN_FLAGS,
+    Communication,
+    Parity,
+    Phases,
+    Record,
+    Status,
+)
 
 BASELINE = "single"
+BUCKET_OPTION = "bucket_cap_mb"
 
+PEAKS = {
+    "tensor": "peak_allocated_bytes",
+    "reserved": "peak_reserved_bytes",
+    "driver": "peak_driver_bytes",
+    "resident": "peak_process_bytes",
+}
+"""What a peak is of, in a word, and its field in the record; the most telling first."""
 
 OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps")
 """What "the same strategy on one device" must share beyond what all baselines do."""
@@ -57,13 +73,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Against the same strategy on one device."""
     step_median_s: float | None = None
     step_p90_s: float | None = None
-    peak_bytes: list[int | None] = []
-    """Per device, largest over the launches; ``peak_name`` says of what."""
-    peak_name: str = ""
+    peaks: dict[str, list[int | None]] = {}
+    """Peaks of memory in bytes by ``PEAKS``'s names: per device, largest over the launches."""
+    phases: Phases | None = None
+    """Median over the launches."""
+    communication: Communication | None = None
     sync_cost: Estimate | None = None
     parity: Parity | None = None
     parity_note: str | None = None
     flags: list[str] = []
+    same_buckets_as: str | None = None
+    """Row whose ``bucket_cap_mb`` differs and led to the same layout of buckets."""
     launch_problems: list[str] = []
     """Launches, or passes, that gave no result, with their reasons."""
 
@@ -121,6 +141,8 @@ def _measured(case: Case, records: Sequence[Record]) -> Row:
             if record.status not in {"ok", "skipped"}
         ],
         sync_cost=_sync_cost(latest),
+        communication=next((one.communication for one in latest if one.communication), None),
+        peaks=_peaks(latest),
     )
     return _with_figures(row, good) if good else row
 
@@ -157,7 +179,6 @@ def _with_figures(row: Row, good: Sequence[Record]) -> Row:
         if record.timing is not None
         for step in _slowest(record.timing.step_s, record.timing.window_s)
     ]
-    peak_name, peaks = _peaks(good)
     return msgspec.structs.replace(
         row,
         samples_per_s=mean_of_launches(_throughputs(good)),
@@ -166,8 +187,7 @@ def _with_figures(row: Row, good: Sequence[Record]) -> Row:
         units_per_sample=throughput.units_per_sample,
         step_median_s=percentile(steps, 50),
         step_p90_s=percentile(steps, 90),
-        peak_bytes=peaks,
-        peak_name=peak_name,
+        phases=_median_phases(good),
     )
 
 
@@ -175,19 +195,28 @@ def _slowest(step_s: list[list[float]], window_s: list[float]) -> list[float]:
     return step_s[window_s.index(max(window_s))]
 
 
-def _peaks(records: Sequence[Record]) -> tuple[str, list[int | None]]:
-    """The most telling figure that exists, as a maximum over launches for each device."""
-    for name, label in (
-        ("peak_allocated_bytes", "allocated"),
-        ("peak_process_bytes", "resident"),
-    ):
-        lists = [getattr(record.memory, name) for record in records if record.memory is not None]
+def _peaks(records: Iterable[Record]) -> dict[str, list[int | None]]:
+    """The figures that exist, as a maximum over launches and passes for each device."""
+    found: dict[str, list[int | None]] = {}
+    memories = [record.memory for record in records if record.memory is not None]
+    for name, field in PEAKS.items():
+        lists = [getattr(memory, field) for memory in memories]
         if any(value is not None for values in lists for value in values):
-            return label, [
+            found[name] = [
                 max((value for value in device if value is not None), default=None)
                 for device in itertools.zip_longest(*lists)
             ]
-    return "", []
+    return found
+
+
+def _median_phases(records: Sequence[Record]) -> Phases | None:
+    phases = [record.phases for record in records if record.phases is not None]
+    if not phases:
+        return None
+    names = [name for name in Phases.__struct_fields__ if name != "pieces_s"]
+    return Phases(
+        **{name: statistics.median(getattr(one, name) for one in phases) for name in names}
+    )
 
 
 def _compared(row: Row, rows: Sequence[Row], throughputs: dict[str, list[float]]) -> Row:
@@ -204,8 +233,27 @@ def _compared(row: Row, rows: Sequence[Row], throughputs: dict[str, list[float]]
         own_speedup=_compare(row, own, throughputs, f"{row.case.label} on one device"),
     )
     return msgspec.structs.replace(
-        row, flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio)]
+        row,
+        flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio)],
+        same_buckets_as=_same_buckets(row, rows),
     )
+
+
+def _same_buckets(row: Row, rows: Sequence[Row]) -> str | None:
+    """Label of an earlier row that differs in its bucket size only, and not in its buckets."""
+    layout = row.communication.bucket_bytes if row.communication is not None else None
+    if not layout or BUCKET_OPTION not in row.case.options:
+        return None
+
+    def rest(case: Case) -> Case:
+        options = {name: value for name, value in case.options.items() if name != BUCKET_OPTION}
+        return msgspec.structs.replace(case, options=options, label="", id="")
+
+    for other in itertools.takewhile(lambda other: other.case.id != row.case.id, rows):
+        theirs = other.communication.bucket_bytes if other.communication is not None else None
+        if theirs == layout and rest(other.case) == rest(row.case):
+            return other.case.label
+    return None
 
 
 def _compare(

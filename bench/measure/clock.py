@@ -128,19 +128,22 @@ class EventClock:
 
 
 def fold(phases: Sequence[str], durations: Sequence[float], elapsed_s: float) -> Block:
-    """Sum the parts of each step, and the steps.
+    """Sum the parts of each step, and the steps; a piece such as a.b counts for a and for a.b.
 
     >>> fold(["forward", "optimizer"], [2.0, 1.0], 3.5).step_s
     [3.0]
     """
     step_s: list[float] = []
-    names = dict.fromkeys(phases)
+    names = dict.fromkeys(name for phase in phases for name in (phase.partition(".")[0], phase))
     phase_s: dict[str, list[float]] = {name: [] for name in names}
     current = dict.fromkeys(names, 0.0)
     for phase, duration in zip(phases, durations, strict=True):
-        current[phase] += duration
+        whole = phase.partition(".")[0]
+        current[whole] += duration
+        if phase != whole:
+            current[phase] += duration
         if phase == LAST_PHASE:
-            step_s.append(sum(current.values()))
+            step_s.append(sum(spent for name, spent in current.items() if "." not in name))
             for name, seconds in current.items():
                 phase_s[name].append(seconds)
             current = dict.fromkeys(names, 0.0)

@@ -7,11 +7,12 @@ the code holds a ``Device`` and never asks what it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from bench.measure.clock import Clock, EventClock, HostClock
 from bench.measure.machine import parse_cpu_list
@@ -29,20 +30,32 @@ OUT_OF_MEMORY_SIGNS = (
 
 
 class Device(Protocol):
-    """One device as one process uses it."""
+    """The device of one process; or all of them, where one process drives several."""
 
     torch_device: torch.device
+    """The first, which holds what is not on all."""
     group_device: torch.device | None
     """What ``init_process_group`` must be told; None where it must not be told anything."""
 
     def claim(self) -> None:
-        """Make this process use the device, and only it. Before anything else touches one."""
+        """Make this process use its devices, and only them. Before anything else touches one."""
+
+    def enter(self, index: int) -> None:
+        """Make the calling thread work on the process's device of that number."""
 
     def clock(self) -> Clock:
         """A new clock for blocks of steps."""
 
     def synchronize(self) -> None:
         """Wait for all work of this process on the device."""
+
+    def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
+        """A profiler of all that this process does, on the host and on the device.
+
+        Args:
+            shapes: note the shapes of all operators' tensors.
+            memory: note every allocation.
+        """
 
     def set_precision(self, precision: Precision) -> None:
         """Allow or forbid TF32, as the precision means it."""
@@ -61,24 +74,28 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """A fixed set of cores.
+    """Fixed sets of cores, each of them a device.
 
     Args:
-        cores: ids of the cores; as many threads compute.
+        sets: ids of the cores of each device that this process drives; as many threads compute.
     """
 
     torch_device = torch.device("cpu")
     group_device: torch.device | None = None
 
-    def __init__(self, cores: tuple[int, ...]) -> None:
-        self.cores = cores
+    def __init__(self, *sets: tuple[int, ...]) -> None:
+        self.sets = sets
         self._resident = ResidentPeak()
 
     def claim(self) -> None:
         """Pin the process, and set torch's threads: OpenMP read its environment before the fork."""
+        self.enter(0)
+
+    def enter(self, index: int) -> None:
+        """See ``Device``. On Linux a mask is a thread's own, and new threads inherit it."""
         if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, self.cores)
-        torch.set_num_threads(len(self.cores))
+            os.sched_setaffinity(0, self.sets[index])
+        torch.set_num_threads(len(self.sets[index]))
 
     def clock(self) -> Clock:
         """See ``Device``."""
@@ -86,6 +103,12 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """See ``Device``: a CPU has done its work when a call returns."""
+
+    def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
+        """See ``Device``."""
+        return profile(
+            activities=[ProfilerActivity.CPU], record_shapes=shapes, profile_memory=memory
+        )
 
     def set_precision(self, precision: Precision) -> None:
         """See ``Device``: a CPU has no TF32, but its matmuls may use bf16 below "highest"."""
@@ -104,36 +127,50 @@ class CpuDevice:
 
     def peaks(self) -> list[Peaks]:
         """See ``Device``: a CPU has no allocator to ask, and 0 would be a lie."""
-        return [Peaks(process=self._resident.read())]
+        return [Peaks(process=self._resident.read()), *[Peaks() for _ in self.sets[1:]]]
 
 
 class AcceleratorDevice:
-    """A device of ``torch.accelerator``: CUDA, ROCm, XPU.
+    """Devices of ``torch.accelerator``: CUDA, ROCm, XPU.
 
     Args:
         kind: torch's device type.
-        index: position among the devices that this process can see.
+        indices: positions among the devices that this process can see.
         backend: backend of the case's collectives.
         threads: of computation on the host.
+        used_before: bytes in use on each device before any process of the launch was there, where
+            the parent could tell; else what is in use once this process has claimed it.
     """
 
-    def __init__(self, kind: str, index: int, backend: str | None, *, threads: int = 1) -> None:
-        self.torch_device = torch.device(kind, index)
+    def __init__(
+        self,
+        kind: str,
+        indices: Sequence[int],
+        backend: str | None,
+        *,
+        threads: int = 1,
+        used_before: Sequence[int | None] = (),
+    ) -> None:
+        self.torch_device = torch.device(kind, indices[0])
         # NCCL builds its communicator at once when told the device, and gloo refuses to be told.
         self.group_device = self.torch_device if backend == "nccl" else None
-        self._index = index
+        self._indices = tuple(indices)
         self._threads = threads
         self._resident = ResidentPeak()
-        self._used_before: int | None = None
-        self._largest_use: int | None = None
+        self._used_before = dict(zip(self._indices, used_before, strict=False))
+        self._largest_use: dict[int, int | None] = {}
 
     def claim(self) -> None:
-        """See ``Device``. The process stays near the device: on the cores of its NUMA node."""
-        torch.accelerator.set_device_index(self._index)
+        """See ``Device``. The process stays near the first: on the cores of its NUMA node."""
+        self.enter(0)
         torch.set_num_threads(self._threads)
-        near = near_cores(torch.get_device_module(self.torch_device), self._index)
+        near = near_cores(torch.get_device_module(self.torch_device), self._indices[0])
         if near:
             os.sched_setaffinity(0, near)
+
+    def enter(self, index: int) -> None:
+        """See ``Device``."""
+        torch.accelerator.set_device_index(self._indices[index])
 
     def clock(self) -> Clock:
         """See ``Device``."""
@@ -143,7 +180,17 @@ class AcceleratorDevice:
 
     def synchronize(self) -> None:
         """See ``Device``."""
-        torch.accelerator.synchronize(self._index)
+        for index in self._indices:
+            torch.accelerator.synchronize(index)
+
+    def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
+        """See ``Device``. ROCm calls itself CUDA."""
+        kernels = getattr(ProfilerActivity, self.torch_device.type.upper())
+        return profile(
+            activities=[ProfilerActivity.CPU, kernels],
+            record_shapes=shapes,
+            profile_memory=memory,
+        )
 
     def set_precision(self, precision: Precision) -> None:
         """See ``Device``. torch's default is TF32 in convolutions and fp32 in matmuls."""
@@ -153,55 +200,71 @@ class AcceleratorDevice:
 
     def start_memory(self) -> None:
         """See ``Device``."""
-        self._used_before = self._used()
+        for index in self._indices:
+            if self._used_before.get(index) is None:
+                self._used_before[index] = self._used(index)
 
     def reset_peaks(self) -> None:
         """See ``Device``."""
-        torch.accelerator.reset_peak_memory_stats(self._index)
         self._resident.reset()
-        self._largest_use = self._used()
+        for index in self._indices:
+            torch.accelerator.reset_peak_memory_stats(index)
+            self._largest_use[index] = self._used(index)
 
     def sample_memory(self) -> None:
         """See ``Device``: in steady state the allocator gives nothing back, so this is the peak."""
-        used = self._used()
-        if used is not None:
-            self._largest_use = max(used, self._largest_use or 0)
+        for index in self._indices:
+            used = self._used(index)
+            if used is not None:
+                self._largest_use[index] = max(used, self._largest_use.get(index) or 0)
 
     def peaks(self) -> list[Peaks]:
         """See ``Device``. torch answers 0 where it has no allocator: that becomes None."""
-        driver = None
-        if self._largest_use is not None and self._used_before is not None:
-            driver = self._largest_use - self._used_before
-        peaks = Peaks(
-            allocated=torch.accelerator.max_memory_allocated(self._index) or None,
-            reserved=torch.accelerator.max_memory_reserved(self._index) or None,
-            driver=driver,
-            process=self._resident.read(),
-        )
-        return [peaks]
+        return [self._peaks(index) for index in self._indices]
 
-    def _used(self) -> int | None:
+    def _peaks(self, index: int) -> Peaks:
+        before, largest = self._used_before.get(index), self._largest_use.get(index)
+        return Peaks(
+            allocated=torch.accelerator.max_memory_allocated(index) or None,
+            reserved=torch.accelerator.max_memory_reserved(index) or None,
+            driver=largest - before if largest is not None and before is not None else None,
+            process=self._resident.read() if index == self._indices[0] else None,
+        )
+
+    def _used(self, index: int) -> int | None:
         """Bytes in use on the whole device, by all processes; None where torch cannot tell."""
         read = getattr(torch.accelerator, "get_memory_info", None) or getattr(
             torch.get_device_module(self.torch_device), "mem_get_info", None
         )
         if read is None:
             return None
-        free, total = read(self._index)
+        free, total = read(index)
         return int(total - free)
 
 
-def open_device(case: Case, *, local_rank: int, cores: tuple[int, ...]) -> Device:
-    """The device that a rank of a case works on.
+def open_device(
+    case: Case,
+    driven: Sequence[int],
+    cores: Sequence[tuple[int, ...]],
+    used_before: Sequence[int | None] = (),
+) -> Device:
+    """What a rank of a case works on.
 
     Args:
         case: names the type.
-        local_rank: position among the case's devices on this host.
-        cores: the rank's share of the host's cores: on a CPU, the device itself.
+        driven: positions, among the case's devices on this host, of those this rank drives.
+        cores: the share of the host's cores of each of the case's devices: on a CPU, the device.
+        used_before: see ``AcceleratorDevice``, for each of the case's devices.
     """
     if case.device == "cpu":
-        return CpuDevice(cores)
-    return AcceleratorDevice(case.device, local_rank, case.backend, threads=len(cores))
+        return CpuDevice(*(cores[index] for index in driven))
+    return AcceleratorDevice(
+        case.device,
+        driven,
+        case.backend,
+        threads=len(cores[driven[0]]),
+        used_before=[used_before[index] for index in driven] if used_before else (),
+    )
 
 
 def near_cores(module: Any, index: int, sysfs: Path = Path("/sys")) -> frozenset[int]:
@@ -229,20 +292,20 @@ def near_cores(module: Any, index: int, sysfs: Path = Path("/sys")) -> frozenset
 
 
 def core_sets(
-    machine: Machine, *, cores_per_device: int | None, ranks: int
+    machine: Machine, *, cores_per_device: int | None, devices: int
 ) -> list[tuple[int, ...]]:
-    """Cores of every rank: disjoint sets, handed out again from the first when they run out.
+    """Cores of every device of a case: disjoint sets, from the first again when they run out.
 
     Without ``cores_per_device``, as on accelerators, the cores are shared out among all devices of
     the machine, whether the case uses them or not: so a baseline has the same host as its row.
 
-    >>> core_sets(Machine(cores=(0, 1, 2)), cores_per_device=1, ranks=4)
+    >>> core_sets(Machine(cores=(0, 1, 2)), cores_per_device=1, devices=4)
     [(0,), (1,), (2,), (0,)]
     """
     share = max(1, len(machine.cores) // max(1, len(machine.devices)))
     size = min(cores_per_device or share, len(machine.cores))
     sets = [machine.cores[i : i + size] for i in range(0, len(machine.cores) - size + 1, size)]
-    return [sets[rank % len(sets)] for rank in range(ranks)]
+    return [sets[index % len(sets)] for index in range(devices)]
 
 
 def visible_devices(case: Case, machine: Machine) -> Mapping[str, str]:

@@ -145,10 +145,15 @@ def accumulate(
 def copy_gradients(parameters: Iterable[tuple[str, Tensor]]) -> Tensors:
     """Tensors by name, copied to the host; parameters without one are left out."""
     return {
-        name: parameter.grad.detach().cpu().clone()
+        name: dense(parameter.grad.detach()).cpu().clone()
         for name, parameter in parameters
         if parameter.grad is not None
     }
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The same values with all zeros written out."""
+    return tensor.to_dense() if tensor.is_sparse else tensor
 
 
 def reordering_spread(
@@ -290,7 +295,8 @@ def _compare(
         if name not in expected or tensor.shape != expected[name].shape:
             found.append(_incomparable(f"{noun} {name}, which one device does not have like this,"))
             continue
-        difference = norm(tensor.detach().to("cpu", expected[name].dtype) - expected[name])
+        whole = dense(tensor.detach()).to("cpu", expected[name].dtype)
+        difference = norm(whole - expected[name])
         found.append(
             Comparison(
                 error=difference / scales[name] if scales[name] else difference,

@@ -99,8 +99,8 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     effort: Effort
     skip_reason: str | None = None
-    oversubscribed: bool = False
-    """More ranks than sets of cores: it runs, but says nothing about scaling."""
+    flags: tuple[str, ...] = ()
+    """What is known beforehand and must be said of its figures."""
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,8 +129,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
 
     def device_type(self, asked: str) -> str:
-        """The type that ``device: auto`` stands for here, or the one asked for."""
-        return (self.accelerator or "cpu") if asked == "auto" else asked
+        """The type that a suite's ``device`` stands for here.
+
+        ``auto`` falls back to the CPU; ``accelerator`` does not, and its cases are skipped as those
+        of a missing cuda device.
+        """
+        fallback = {"auto": "cpu", "accelerator": "cuda"}
+        return (self.accelerator or fallback[asked]) if asked in fallback else asked
 
     def device_count(self, device: str, *, cores_per_device: int) -> int:
         """Number of devices of a type; on a CPU, of disjoint sets of ``cores_per_device`` cores."""

@@ -209,7 +209,7 @@ class _BlockPlanner:
             case=case,
             effort=effort,
             skip_reason=self._skip_reason(case, model, way.strategy, available),
-            oversubscribed=device == "cpu" and world_size > available,
+            flags=tuple(_flags(case, way.strategy, available)),
         )
 
     def _skip_reason(
@@ -248,6 +248,16 @@ class _BlockPlanner:
                 "global_batch",
             )
         return asked // steps, asked
+
+
+def _flags(case: Case, strategy: Strategy, available: int) -> Iterator[str]:
+    """What can be said of a case's figures before they are measured."""
+    if case.device == "cpu":
+        if case.world_size > available:
+            yield "oversubscribed"
+        if strategy.communicates and strategy.processes == "per_device" and case.world_size > 1:
+            yield "shared_cores"
+    yield from strategy.flags(case)
 
 
 def _settings(block: Block) -> Iterator[Settings]:
@@ -316,6 +326,8 @@ def _missing(case: Case, model: _Model, available: int, machine: Machine) -> str
         return "fp16-amp needs a gradient scaler, which this version does not have"
     if case.compile != "none":
         return "torch.compile is not part of this version"
+    if model.facts.has_sparse_gradients and case.optimizer == "adamw":
+        return "AdamW cannot take sparse gradients; use sgd, or dense ones"
     if model.facts.has_batch_norm and case.per_device_batch < 2:
         return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
     return None

@@ -37,7 +37,7 @@ MAX_NAME = 80
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``defaults`` and a matrix block may set for their cases. A list is an axis."""
 
-    device: Literal["auto", "cpu", "cuda", "xpu", "mps", "mtia", "hpu"] = "auto"
+    device: Literal["auto", "accelerator", "cpu", "cuda", "xpu", "mps", "mtia", "hpu"] = "auto"
     backend: Literal["auto", "gloo", "nccl", "xccl", "ucc", "mpi"] = "auto"
     precision: Precision = "fp32"
     compile: Compile = "none"

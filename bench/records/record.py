@@ -60,13 +60,16 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     forward_s: float
     backward_s: float
     optimizer_s: float
+    pieces_s: dict[str, float] | None = None
+    """Pieces that a strategy marks, such as ``forward.broadcast``: each is part of its phase."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks in bytes, one entry per device; null where the figure does not exist."""
 
     peak_allocated_bytes: list[int | None]
-    """Largest total of live tensors that the device's allocator saw."""
+    """Largest total of live tensors: what an accelerator's allocator saw in the timing pass, and on
+    a CPU what a profile saw in the memory pass."""
     peak_reserved_bytes: list[int | None]
     """Largest total that the allocator held from the driver."""
     peak_driver_bytes: list[int | None]
@@ -75,6 +78,20 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     peak_process_bytes: list[int | None]
     """Resident memory of the process that drives the device, Python and libraries included."""
     by_category: dict[str, list[int]] | None = None
+    """Of what lives from step to step, per device: parameters, buffers, optimizer_state."""
+
+
+class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation that a step communicates with; all figures per step."""
+
+    op: str
+    calls: float
+    payload_bytes: int | None
+    """The larger of input and output on one rank, summed over the calls."""
+    wire_bytes_minimum: int | None
+    """What a rank must send in a ring."""
+    busy_s: float
+    """Moving bytes, as the quickest rank saw each call: waiting for others left out."""
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +102,17 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     sync_pairs_s: list[tuple[float, float]] | None = None
     """Seconds of a step with and without synchronisation, measured in turns."""
     bucket_bytes: list[int] | None = None
-    """DDP's gradient buckets as torch laid them out, in order."""
-    collectives: list[dict[str, Any]] | None = None
+    """What is communicated at once: DDP's gradient buckets as torch laid them out, in order, or
+    the parameters of FSDP's units."""
+    collectives: list[CollectiveCost] | None = None
     busy_s: float | None = None
+    """Moving bytes, on the rank with the longest ``exposed_s``; in a profiled step."""
     exposed_s: float | None = None
+    """Of that, while nothing is computed."""
     wait_s: float | None = None
+    """For ranks that come late to a collective, on the rank that waits longest."""
     hidden_fraction: float | None = None
+    """Share of ``busy_s`` during which something is computed."""
     standalone_s: float | None = None
 
 

@@ -5,7 +5,9 @@ Never imports torch: a report can be made again anywhere, from the files alone.
 
 from __future__ import annotations
 
+import itertools
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +19,13 @@ from bench.errors import OutputError
 from bench.plan.case import PlannedCase
 from bench.records.record import Record, RunInfo
 from bench.records.store import read_records, read_run, write_atomically
-from bench.report.tables import Footnotes, render, tables_of
+from bench.report.charts import Chart, write_charts
+from bench.report.tables import Column, Footnotes, Table, render, tables_of
 
 REPORT = "report.md"
+
+CHARTS = "charts"
+DETAILS = "Where time and memory go:"
 
 HOW_TO_READ = """\
 Throughput counts the samples of all devices together over the time of the slowest process. `±` is
@@ -27,16 +33,24 @@ half of a 95 % interval, and brackets are its ends, from the spread between inde
 difference that the intervals do not separate is noise. *Speedup* compares with one device without
 a wrapper, *vs itself on 1* with the same strategy on one device; *efficiency* is the speedup over
 the number of devices. *Step* is the time of one optimizer step on the slowest process: the median
-and the time that nine in ten do not exceed. *Parity* is `exact` when the
-strategy trained the same model as one device: in fp64, the losses of three steps and the first
-gradient within 1e-6, and the last parameters equal to the last bit on all ranks; in the case's own
-precision, the first gradient within what reordering sums explains. `within precision` means the
-same where that precision is so coarse that reordering explains more than a thousandth of a
-gradient. A figure that failed its proof is struck out
-and compared with nothing; one that could not be proved says so. *Sync cost* is a step with gradient
-synchronisation minus one without, waiting for the slowest rank included; its interval is that of
-the steps of one launch. *Resident* memory is all that the process holds, Python and libraries
-included.
+and the time that nine in ten do not exceed.
+
+*Tensor* memory is the largest total of live tensors in steady steps, on each device; *resident* all
+that a process holds, Python and libraries included; *reserved* what the allocator held, and
+*driver* what the whole device had in use.
+
+*Communication* is the time in which collectives moved data in a step, as a profile shows it:
+waiting for a late rank is left out, and stands under *wait*. *Exposed* is the part of it during
+which nothing was computed, *hidden* the share during which something was. *Sync cost* is something
+else: a step with gradient synchronisation minus one without, no profile running, waiting included;
+its interval is that of the steps of one launch. Sizes are the larger of input and output of a rank.
+
+*Parity* is `exact` when the strategy trained the same model as one device: in fp64, the losses of
+three steps and the first gradient within 1e-6, and the last parameters equal to the last bit on all
+ranks; in the case's own precision, the first gradient within what reordering sums explains. `within
+precision` means the same where that precision is so coarse that reordering explains more than a
+thousandth of a gradient. A figure that failed its proof is struck out and compared with nothing;
+one that could not be proved says so.
 """
 
 
@@ -52,39 +66,95 @@ def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
 
 
 def write_report(folder: Path) -> Path:
-    """Make ``report.md`` from the folder's records; returns its path.
+    """Make ``report.md`` and its charts from the folder's records; returns the page's path.
 
     Raises:
         RecordsError: the folder holds no results.
         OutputError: the report cannot be written.
     """
     info, records, rows = load(folder)
+    tables = tables_of(rows)
     path = folder / REPORT
     try:
-        write_atomically(path, markdown(info, records, rows).encode())
+        charts = _draw(tables, folder / CHARTS)
+        write_atomically(path, markdown(info, records, tables, charts).encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
     return path
 
 
-def markdown(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """The whole report as GitHub renders it."""
+def _draw(tables: Sequence[Table], folder: Path) -> Sequence[Sequence[Chart]]:
+    """The charts; none, with a warning, where they cannot be drawn: no report is lost to that."""
+    try:
+        return write_charts(tables, folder)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
+        warnings.warn(f"the report has no charts: {error}", stacklevel=2)
+        return [[] for _ in tables]
+
+
+def markdown(
+    info: RunInfo,
+    records: Sequence[Record],
+    tables: Sequence[Table],
+    charts: Sequence[Sequence[Chart]] = (),
+) -> str:
+    """The whole report as GitHub renders it.
+
+    Args:
+        info: of the run.
+        records: for their numbers.
+        tables: of its rows.
+        charts: of each table, in a folder beside the page.
+    """
     name, description = (str(info.suite.get(key, "")) for key in ("name", "description"))
-    parts = [f"# {escape(name)}", escape(description), _summary(info, records, rows)]
-    for table in tables_of(rows):
-        notes = Footnotes()
-        text = render(
-            table,
-            style="github",
-            mark=lambda note, notes=notes: f"<sup>{notes.mark(note)}</sup>",  # type: ignore[misc] # the default binds this turn's notes
-            strike=lambda cell: f"~~{cell}~~",
-            escape=escape,
-        )
-        parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}.", text]
-        if notes.texts:
-            parts.append("\n".join(f"{n}. {escape(t)}" for n, t in enumerate(notes.texts, 1)))
+    rows = [row for table in tables for row in table.rows]
+    parts = [f"# {escape(name)}", escape(description), summary(info, records, rows)]
+    for table, drawn in itertools.zip_longest(tables, charts, fillvalue=()):
+        assert isinstance(table, Table)
+        parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}."]
+        parts += section(table)
+        parts.append("\n".join(picture(one.title, f"{CHARTS}/{one.svg.name}") for one in drawn))
     parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", _environment(info)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def picture(title: str, place: str) -> str:
+    """A chart as markdown shows it."""
+    return f"![{escape(title)}]({place})"
+
+
+def scaling(table: Table) -> tuple[Footnotes, str]:
+    """The first table of a workload, and what its marks refer to."""
+    return _render(table, table.columns)
+
+
+def _render(table: Table, columns: Sequence[Column]) -> tuple[Footnotes, str]:
+    notes = Footnotes()
+    text = render(
+        table.rows,
+        columns,
+        style="github",
+        mark=lambda note: f"<sup>{notes.mark(note)}</sup>",
+        strike=lambda cell: f"~~{cell}~~",
+        escape=escape,
+    )
+    return notes, text
+
+
+def footnotes(notes: Footnotes) -> str:
+    """A table's notes as a numbered list."""
+    return "\n".join(f"{n}. {escape(text)}" for n, text in enumerate(notes.texts, 1))
+
+
+def section(table: Table) -> list[str]:
+    """The two tables of one workload, each with its footnotes."""
+    parts: list[str] = []
+    for heading, columns in (("", table.columns), (DETAILS, table.details)):
+        notes, text = _render(table, columns)
+        parts += [heading, text, footnotes(notes)]
+    return parts
 
 
 def plain(rows: Sequence[Row]) -> str:
@@ -93,14 +163,20 @@ def plain(rows: Sequence[Row]) -> str:
     for table in tables_of(rows, compact=True):
         notes = Footnotes()
         text = render(
-            table, style="simple", mark=notes.mark, strike=lambda cell: f"({cell})", escape=str
+            table.rows,
+            table.columns,
+            style="simple",
+            mark=notes.mark,
+            strike=lambda cell: f"({cell})",
+            escape=str,
         )
         parts += [f"{table.title}: {table.rule}", text]
         parts.append("\n".join(f"[{n}] {text}" for n, text in enumerate(notes.texts, 1)))
     return "\n\n".join(part for part in parts if part)
 
 
-def _summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
+def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
+    """How much of the plan was measured, and when."""
     counts = Counter(row.status for row in rows)
     words = ", ".join(
         f"{count} {'measured' if status == 'ok' else status.replace('_', ' ')}"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from tabulate import tabulate
 
 from bench.analyze.checks import FLAGS
-from bench.analyze.scaling import Comparison, Row
+from bench.analyze.scaling import PEAKS, Comparison, Row
 from bench.analyze.stats import Estimate
 from bench.errors import plural
-from bench.plan.case import Case
+from bench.plan.case import UNSAFE, Case
 
+DETAILED_FLAGS = frozenset({"shared_cores"})
+"""Flags that only concern what the second table shows."""
 GIB = 2**30
 DASH = "–"
 
@@ -24,16 +27,26 @@ class Column(msgspec.Struct, frozen=True):
     cell: Callable[[Row], str]
     is_figure: bool = True
     """Struck out when the row failed its proof."""
+    is_text: bool = False
+    """Set to the left."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """One workload's rows with what must be said beside them."""
 
     title: str
+    stem: str
+    """The same as a part of file names; differs from that of any other table."""
     rule: str
     """Batch rule, precision, optimizer, device: what all rows share, in words."""
     rows: list[Row]
+    """By number of devices, so that strategies stand side by side."""
     columns: list[Column]
+    """Of the scaling table."""
+    details: list[Column]
+    """Of the second table: where time and memory went."""
+    memory: str
+    """Which of ``PEAKS`` the memory column shows."""
 
 
 class Footnotes:
@@ -50,7 +63,7 @@ class Footnotes:
 
 
 def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
-    """One table for each workload, preset and batch rule, in the rows' order.
+    """One table for each workload, preset and batch rule.
 
     Args:
         rows: of one or more runs.
@@ -61,38 +74,118 @@ def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
         case = row.case
         key = (case.workload, case.preset, str(case.workload_options), case.scaling, case.device)
         groups.setdefault(key, []).append(row)
-    return [_table(group, compact=compact) for group in groups.values()]
+    stems: Counter[str] = Counter()
+    tables = []
+    for group in groups.values():
+        case = group[0].case
+        stem = UNSAFE.sub("-", f"{case.workload}-{case.preset}-{case.scaling}")
+        stems[stem] += 1
+        if stems[stem] > 1:
+            stem = f"{stem}-{stems[stem]}"
+        tables.append(_table(group, _title(case, rows), stem, compact=compact))
+    return tables
 
 
-def _table(rows: list[Row], *, compact: bool) -> Table:
+def _table(rows: list[Row], title: str, stem: str, *, compact: bool) -> Table:
+    rows = sorted(rows, key=lambda row: row.case.world_size)
     case = rows[0].case
-    unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
-    speed = Column(f"{unit}s/s", _throughput)
-    strategy = Column("strategy", lambda row: _variant(row.case, rows), is_figure=False)
-    devices = Column(
-        "dev." if compact else "devices", lambda row: str(row.case.world_size), is_figure=False
-    )
-    speedup = Column("speedup", lambda row: _comparison(row.speedup))
-    parity = Column("parity", _parity, is_figure=False)
-    columns = [strategy, devices, speed, speedup]
-    if not compact:
-        columns.append(Column("vs itself on 1", lambda row: _comparison(row.own_speedup)))
-    columns.append(
-        Column("eff.", lambda row: _efficiency(row).partition(" ")[0])
-        if compact
-        else Column("efficiency", _efficiency)
-    )
-    if not compact:
-        columns.append(Column("step ms, median / p90", _step))
-        columns.append(Column("sync cost, ms", _sync_cost))
-    columns.append(Column("GiB" if compact else _memory_heading(rows), _memory))
-    columns.append(parity)
+    memory = next((name for name in PEAKS if any(known(memory_of(r, name)) for r in rows)), "")
     return Table(
-        title=f"{case.workload}, preset {case.preset}",
+        title=title,
+        stem=stem,
         rule=_rule(case, rows),
         rows=rows,
-        columns=columns,
+        columns=_compact_columns(rows, memory) if compact else _columns(rows, memory),
+        details=_details(rows, memory),
+        memory=memory,
     )
+
+
+def _title(case: Case, rows: Sequence[Row]) -> str:
+    """The model, with the options by which its tables differ."""
+    alike = [
+        row.case.workload_options
+        for row in rows
+        if (row.case.workload, row.case.preset) == (case.workload, case.preset)
+    ]
+    differing = [
+        f"{name} {_plain(value)}"
+        for name, value in case.workload_options.items()
+        if any(other.get(name) != value for other in alike)
+    ]
+    return ", ".join([case.workload, f"preset {case.preset}", *differing])
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _named(rows: Sequence[Row]) -> list[Column]:
+    """What every table begins with."""
+    return [
+        Column("devices", lambda row: str(row.case.world_size), is_figure=False, is_text=False),
+        Column("strategy", lambda row: variant(row.case, rows), is_figure=False, is_text=True),
+    ]
+
+
+def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
+    return [
+        *_named(rows),
+        Column(f"{_unit(rows)}s/s", _throughput),
+        Column("speedup", lambda row: _comparison(row.speedup)),
+        Column("efficiency", _efficiency),
+        Column(f"{memory} memory, GiB/device".strip(), lambda row: _gib(memory_of(row, memory))),
+        Column("communication, ms", _busy),
+        Column("exposed, ms", _exposed),
+        Column("parity", _parity, is_figure=False, is_text=True),
+    ]
+
+
+def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
+    devices, strategy = _named(rows)
+    return [
+        msgspec.structs.replace(devices, heading="dev."),
+        strategy,
+        Column(f"{_unit(rows)}s/s", _throughput),
+        Column("speedup", lambda row: _comparison(row.speedup)),
+        Column("GiB", lambda row: _gib(memory_of(row, memory))),
+        Column("comm. ms", _busy),
+        Column("parity", _parity, is_figure=False, is_text=True),
+    ]
+
+
+def _details(rows: Sequence[Row], memory: str) -> list[Column]:
+    """Further figures, as far as any row has them."""
+    further = [name for name in PEAKS if name != memory]
+    columns = [
+        Column("vs itself on 1", lambda row: _comparison(row.own_speedup)),
+        Column("step ms, median / p90", _step),
+        Column("collectives of a step", _collectives, is_text=True),
+        Column("hidden", _hidden),
+        Column("wait, ms", _wait),
+        Column("sync cost, ms", _sync_cost),
+        Column("max/min memory", lambda row: _imbalance(memory_of(row, memory))),
+        *[
+            Column(f"{name}, GiB", lambda row, name=name: _gib(memory_of(row, name)))  # type: ignore[misc] # the default binds this turn's name
+            for name in further
+        ],
+    ]
+    used = [column for column in columns if any(column.cell(row) != DASH for row in rows)]
+    return [*_named(rows), *used]
+
+
+def _unit(rows: Sequence[Row]) -> str:
+    return next((row.unit for row in rows if row.samples_per_s is not None), "sample")
+
+
+def memory_of(row: Row, name: str) -> list[int | None]:
+    """Peaks of one kind, per device; empty where there are none."""
+    return row.peaks.get(name, [])
+
+
+def known(values: Sequence[int | None]) -> list[int]:
+    """The figures that there are."""
+    return [value for value in values if value is not None]
 
 
 def _rule(case: Case, rows: Iterable[Row]) -> str:
@@ -112,7 +205,7 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
     return "; ".join([*(part for part in shared if part), device])
 
 
-def _variant(case: Case, rows: Sequence[Row]) -> str:
+def variant(case: Case, rows: Sequence[Row]) -> str:
     """The strategy with whatever else varies between the rows of its table."""
     parts = [case.label]
     for name in (
@@ -135,50 +228,65 @@ def _variant(case: Case, rows: Sequence[Row]) -> str:
 
 
 def render(
-    table: Table,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
     *,
     style: str,
     mark: Callable[[str], str],
     strike: Callable[[str], str],
     escape: Callable[[str], str],
 ) -> str:
-    """The table's text in one of tabulate's styles.
+    """A table's text in one of tabulate's styles.
 
     Args:
-        table: what to write.
+        rows: of the table.
+        columns: to show of them; the second names the row, and bears its footnotes.
         style: ``github`` for markdown, ``simple`` for a terminal.
         mark: numbers a footnote.
         strike: marks a figure that failed its proof.
         escape: makes text harmless in the style.
     """
     body = []
-    for row in table.rows:
-        notes = "".join(mark(note) for note in _notes(row))
+    is_about_time = any(column.cell is _hidden for column in columns)
+    for row in rows:
+        notes = "".join(mark(note) for note in _notes(row, details=is_about_time))
         cells = []
-        for column in table.columns:
+        for column in columns:
             text = escape(column.cell(row))
             if row.is_proved_wrong and column.is_figure and text != DASH:
                 text = strike(text)
             cells.append(text)
-        cells[0] += f" {notes}" if notes else ""
+        cells[1] += f" {notes}" if notes else ""
         body.append(cells)
-    headings = [column.heading for column in table.columns]
-    alignment = ["left", "right", *["right"] * (len(headings) - 3), "left"]
+    headings = [column.heading for column in columns]
+    alignment = ["left" if column.is_text else "right" for column in columns]
     return tabulate(body, headings, tablefmt=style, disable_numparse=True, colalign=alignment)
 
 
-def _notes(row: Row) -> list[str]:
-    """Everything a reader must know of a row, in words."""
+def _notes(row: Row, *, details: bool) -> list[str]:
+    """Everything a reader must know of a row, in words.
+
+    Args:
+        row: to speak of.
+        details: of the second table, which shows less that needs a word.
+    """
     notes = []
     if row.status != "ok":
         notes.append(f"{row.status}: {row.reason}")
+    hidden = set() if details else DETAILED_FLAGS
+    flags = [flag for flag in row.flags if flag not in hidden]
+    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in flags]
+    if details:
+        if row.samples_per_s is not None and row.own_speedup.reason is not None:
+            notes.append(f"not compared with itself: {row.own_speedup.reason}")
+        if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
+            notes.append("sync cost: too small to be told from the noise of its launch")
+        return list(dict.fromkeys(notes))
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
-    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
-    for comparison in (row.speedup, row.own_speedup):
-        if row.samples_per_s is not None and comparison.reason is not None:
-            notes.append(f"no speedup: {comparison.reason}")
-    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
-        notes.append("sync cost: too small to be told from the noise of its launch")
+    if row.same_buckets_as is not None:
+        notes.append(f"the same layout of buckets as {row.same_buckets_as}")
+    if row.samples_per_s is not None and row.speedup.reason is not None:
+        notes.append(f"no speedup: {row.speedup.reason}")
     if row.speedup.ratio is not None and row.speedup.ratio.includes(1.0):
         notes.append("no clear difference from one device without a wrapper")
     if row.parity_note is not None:
@@ -209,18 +317,59 @@ def _efficiency(row: Row) -> str:
     return f"{efficiency.value:.0%} ({efficiency.low:.0%}-{efficiency.high:.0%})"
 
 
-def _memory(row: Row) -> str:
-    known = [peak for peak in row.peak_bytes if peak is not None]
-    if not known:
+def _gib(peaks: Sequence[int | None]) -> str:
+    """Of all devices, in their order where they differ: the first of ``dp`` holds most."""
+    if not known(peaks):
         return DASH
-    low, high = min(known) / GIB, max(known) / GIB
-    return f"{high:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
+    texts = [DASH if peak is None else significant(peak / GIB) for peak in peaks]
+    if len(set(texts)) == 1:
+        return texts[0]
+    if len(texts) <= 2:
+        return " / ".join(texts)
+    low, high = min(known(peaks)) / GIB, max(known(peaks)) / GIB
+    return f"{significant(low)} to {significant(high)}"
 
 
-def _memory_heading(rows: Sequence[Row]) -> str:
-    """Says which of the peaks the column shows."""
-    names = dict.fromkeys(row.peak_name for row in rows if row.peak_name)
-    return f"{' or '.join(names) or 'peak'} memory, GiB/device"
+def _imbalance(peaks: Sequence[int | None]) -> str:
+    if len(known(peaks)) < 2 or min(known(peaks)) <= 0:
+        return DASH
+    return f"{max(known(peaks)) / min(known(peaks)):.2f}"
+
+
+def _busy(row: Row) -> str:
+    return _milliseconds(row.communication.busy_s if row.communication else None)
+
+
+def _exposed(row: Row) -> str:
+    return _milliseconds(row.communication.exposed_s if row.communication else None)
+
+
+def _wait(row: Row) -> str:
+    return _milliseconds(row.communication.wait_s if row.communication else None)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return DASH if seconds is None else significant(seconds * 1e3)
+
+
+def _hidden(row: Row) -> str:
+    share = row.communication.hidden_fraction if row.communication is not None else None
+    return DASH if share is None else f"{share:.0%}"
+
+
+def _collectives(row: Row) -> str:
+    """Such as: 4 all_reduce of 241 MB."""
+    if row.communication is None or not row.communication.collectives:
+        return DASH
+    return ", ".join(
+        f"{one.calls:g} {one.op}"
+        + ("" if one.payload_bytes is None else f" of {_megabytes(one.payload_bytes)}")
+        for one in row.communication.collectives
+    )
+
+
+def _megabytes(count: int) -> str:
+    return f"{significant(count / 1e6)} MB" if count >= 1e4 else f"{count} B"
 
 
 def _step(row: Row) -> str:

@@ -76,6 +76,23 @@ class Launcher:
         self.machine = machine
         self._count = 0
 
+    def renew(self) -> None:
+        """Have the processes to come forked by a new server.
+
+        So the launches of a case that are made with different servers are as independent as
+        executing Python anew would make them.
+
+        Raises:
+            BenchError: the new server does not answer.
+        """
+        server.renew_server()
+        context = multiprocessing.get_context(server.START_METHOD)
+        child = context.Process(target=server.follow_server)  # type: ignore[attr-defined]
+        child.start()  # waits until the server has imported everything
+        child.join()
+        if child.exitcode != 0:
+            raise BenchError("the fork server that starts all processes does not start; see above")
+
     def launch_case(
         self,
         case: Case,
@@ -111,7 +128,11 @@ class Launcher:
             folder=str(folder),
             started_s=started_s,
             cores=tuple(
-                core_sets(self.machine, cores_per_device=case.cores_per_device, ranks=processes)
+                core_sets(
+                    self.machine,
+                    cores_per_device=case.cores_per_device,
+                    devices=case.world_size // case.nodes,
+                )
             ),
             environment=self._environment(case, folder),
             reference=str(reference) if reference is not None else None,

@@ -9,9 +9,12 @@ from typing import Literal
 
 import msgspec
 
+from bench.measure.collectives import Collective, bus_factor, costs
 from bench.measure.memory import Peaks
+from bench.measure.trace import Allocations, StepsTrace
 from bench.plan.case import Case, Effort
 from bench.records.record import (
+    CollectiveCost,
     Communication,
     Memory,
     Parity,
@@ -21,6 +24,9 @@ from bench.records.record import (
     Throughput,
     Timing,
 )
+
+DRIFT = 0.005
+"""Share of the peak by which the bytes alive before and after steady steps may differ."""
 
 Job = Literal["timing", "parity", "memory", "communication", "reference"]
 """A pass, or the reference that parity passes compare with."""
@@ -47,7 +53,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     """The parent's monotonic clock when it decided to start."""
     cores: tuple[tuple[int, ...], ...]
-    """Per rank of this host."""
+    """Per device of the case on this host."""
     environment: dict[str, str]
     """Variables that the process must have before it touches a device."""
     reference: str | None = None
@@ -94,6 +100,10 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
     memory: list[Peaks] = []
     """Per device that the process drives."""
+    held: list[dict[str, int]] = []
+    """Likewise: bytes by category that live from step to step."""
+    allocations: Allocations | None = None
+    trace: StepsTrace | None = None
     parameter_digest: str | None = None
     batch_digests: list[str] = []
     """Of the first batches this rank trains on."""
@@ -146,7 +156,11 @@ def to_record(
     if assignment.job == "timing":
         return _with_timing(record, assignment, outcomes, units)
     if assignment.job == "communication":
-        return msgspec.structs.replace(record, communication=_communication(outcomes))
+        return msgspec.structs.replace(
+            record, communication=_communication(assignment.case, outcomes)
+        )
+    if assignment.job == "memory":
+        return _with_memory(record, outcomes)
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
 
@@ -157,9 +171,12 @@ def _badness(view: Parity) -> tuple[bool, float]:
 
 
 def _phases(phase_s: Mapping[str, float]) -> Phases:
-    """The four phases that every strategy has; what else one marks is not part of the record."""
+    """The four phases that every strategy has, and the pieces of them that some mark."""
     names = ("data", "forward", "backward", "optimizer")
-    return Phases(**{f"{name}_s": phase_s.get(name, 0.0) for name in names})
+    return Phases(
+        **{f"{name}_s": phase_s.get(name, 0.0) for name in names},
+        pieces_s={name: value for name, value in phase_s.items() if "." in name} or None,
+    )
 
 
 def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
@@ -215,13 +232,40 @@ def _with_timing(
             units_per_sample=units_per_sample,
         ),
         phases=_phases(slowest.phase_s),
-        memory=Memory(
-            peak_allocated_bytes=[peak.allocated for peak in peaks],
-            peak_reserved_bytes=[peak.reserved for peak in peaks],
-            peak_driver_bytes=[peak.driver for peak in peaks],
-            peak_process_bytes=[peak.process for peak in peaks],
-        ),
+        memory=_memory(peaks, outcomes),
         flags=[*record.flags, *_seen_flags(assignment, outcomes)],
+    )
+
+
+def _memory(peaks: Sequence[Peaks], outcomes: Sequence[RankOutcome]) -> Memory:
+    held = [device for outcome in outcomes for device in outcome.held]
+    names = dict.fromkeys(name for device in held for name in device)
+    return Memory(
+        peak_allocated_bytes=[peak.allocated for peak in peaks],
+        peak_reserved_bytes=[peak.reserved for peak in peaks],
+        peak_driver_bytes=[peak.driver for peak in peaks],
+        peak_process_bytes=[peak.process for peak in peaks],
+        by_category={name: [device.get(name, 0) for device in held] for name in names} or None,
+    )
+
+
+def _with_memory(record: Record, outcomes: Sequence[RankOutcome]) -> Record:
+    """Tensor memory, where what is alive after the steps is what was alive before them.
+
+    Else something was released where no profile looks, and the peak is none.
+    """
+    found = [outcome.allocations for outcome in outcomes if outcome.allocations is not None]
+    peaks: list[Peaks] = []
+    is_steady = True
+    for one in found:
+        for peak, before, after in zip(one.peak, one.before, one.after, strict=True):
+            steady = abs(after - before) <= DRIFT * peak
+            is_steady = is_steady and steady
+            peaks.append(Peaks(allocated=peak if steady else None))
+    return msgspec.structs.replace(
+        record,
+        memory=_memory(peaks, outcomes),
+        flags=record.flags if is_steady else [*record.flags, "allocations_drift"],
     )
 
 
@@ -247,11 +291,36 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
     return flags
 
 
-def _communication(outcomes: Sequence[RankOutcome]) -> Communication:
+def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication:
     pairs = outcomes[0].sync_pairs_s
     cost = None
     if pairs:
         cost = statistics.median(with_sync - without for with_sync, without in pairs)
+    traces = [outcome.trace for outcome in outcomes if outcome.trace is not None]
+    found = costs(traces)
     return Communication(
-        sync_cost_s=cost, sync_pairs_s=pairs, bucket_bytes=outcomes[0].bucket_bytes
+        sync_cost_s=cost,
+        sync_pairs_s=pairs,
+        bucket_bytes=outcomes[0].bucket_bytes,
+        collectives=[
+            CollectiveCost(
+                op=one.operation,
+                calls=one.calls,
+                payload_bytes=one.payload_bytes,
+                wire_bytes_minimum=_wire_bytes(one, case.world_size),
+                busy_s=one.busy_s,
+            )
+            for one in found.collectives
+        ],
+        busy_s=found.busy_s,
+        exposed_s=found.exposed_s,
+        wait_s=found.wait_s,
+        hidden_fraction=found.hidden_fraction,
     )
+
+
+def _wire_bytes(collective: Collective, ranks: int) -> int | None:
+    factor = bus_factor(collective.operation, ranks)
+    if factor is None or collective.payload_bytes is None:
+        return None
+    return round(factor * collective.payload_bytes)

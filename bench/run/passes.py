@@ -1,17 +1,22 @@
-"""The passes that take time: what a step costs, and what synchronisation adds to it."""
+"""The passes over a case: what a step costs, what communication costs, what memory it needs."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import time
+from pathlib import Path
+
+from torch.profiler import profile, record_function
 
 from bench.measure import parity
+from bench.measure.trace import STEPS, Event, read_allocations, read_events, read_steps
 from bench.run.loop import (
     Engine,
     Length,
     WarmUp,
     decide_length,
+    run_block,
     run_sync_pairs,
     run_window,
     warm_up,
@@ -21,6 +26,7 @@ from bench.run.outcome import Measured
 from bench.run.rank import Rank
 from bench.strategies.base import Session
 
+PROFILED_STEPS = 2
 DIGESTED_BATCHES = 3
 """Batches of each rank whose digests show that all ranks' data differ."""
 
@@ -43,6 +49,7 @@ def measure_time(rank: Rank) -> Session:
             stopped_by=timed.stopped_by,
         ),
         memory=rank.device.peaks(),
+        held=engine.session.held_bytes(),
         phase="check",
     )
     parameters = (tensor for _, tensor in engine.session.full_parameters())
@@ -54,26 +61,72 @@ def measure_communication(rank: Rank) -> Session:
     """The communication pass; returns the session, which must outlive the hand-over."""
     engine, _, length = _warm_engine(rank)
     rank.note(phase="communication", bucket_bytes=engine.session.bucket_bytes())
-    window = rank.assignment.effort.window
-    rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
+    if rank.strategy.can_skip_sync:
+        window = rank.assignment.effort.window
+        rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
+    rank.note(phase="profile")
+    profiler = rank.device.profiler(shapes=True)
+    with profiler:
+        run_block(engine, 1)  # the profiler itself warms up
+        _profiled_steps(rank, engine)
+    events = _exported(rank, profiler)
+    trace = read_steps(
+        events,
+        steps=PROFILED_STEPS,
+        world_size=rank.processes,
+        on_accelerator=rank.case.device != "cpu",
+    )
+    if not trace.spans and rank.case.backend == "nccl" and rank.processes > 1:
+        raise RuntimeError("the profile of a step over NCCL holds no communication")
+    rank.note(trace=trace)
     return engine.session
+
+
+def measure_memory(rank: Rank) -> Session:
+    """The memory pass: tensor memory of steady steps, from a profile that sees every allocation."""
+    profiler = rank.device.profiler(memory=True)
+    with profiler:
+        engine = _set_up(rank, one_thread=True)
+        rank.note(phase="memory")
+        # The first step makes the optimizer's state; DDP rebuilds its buckets before the second.
+        run_block(engine, 2)
+        _profiled_steps(rank, engine)
+    found = read_allocations(_exported(rank, profiler), rank.driven)
+    rank.note(allocations=found, held=engine.session.held_bytes())
+    return engine.session
+
+
+def _profiled_steps(rank: Rank, engine: Engine) -> None:
+    rank.slowest(0.0)
+    rank.device.synchronize()
+    with record_function(STEPS):
+        run_block(engine, PROFILED_STEPS)
+
+
+def _exported(rank: Rank, profiler: profile) -> list[Event]:
+    path = Path(rank.assignment.folder) / f"rank{rank.rank}.trace.json"
+    profiler.export_chrome_trace(str(path))
+    try:
+        return read_events(path)
+    finally:
+        path.unlink()
 
 
 def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
     """A warmed-up engine, how it warmed up, and how long its window will be."""
     effort = rank.assignment.effort
-    engine = _set_up(rank)
+    engine = _set_up(rank, one_thread=False)
     rank.note(phase="warm-up")
     warm = warm_up(engine, warmup_rule(effort, rank.case.device))
     return engine, warm, decide_length(warm.pilot_s, effort.window)
 
 
-def _set_up(rank: Rank) -> Engine:
+def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
     """Build everything and warm up nothing."""
     rank.note(phase="set-up")
     begin = time.perf_counter()
     problem = rank.problem()
-    session = rank.strategy.prepare(problem, rank.context())
+    session = rank.strategy.prepare(problem, rank.context(one_thread=one_thread))
     batches = rank.batches(problem)
     first = list(itertools.islice(batches, DIGESTED_BATCHES))
     clock = rank.device.clock()

@@ -71,7 +71,7 @@ def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exa
     return session, _Exact(
         steps=parity.worst(comparisons),
         final=parity.compare_final(session.full_parameters(), reference),
-        divergence=_divergence(session),
+        divergence=_divergence(session) if rank.processes > 1 else 0.0,
     )
 
 
@@ -94,6 +94,8 @@ def _accumulate(rank: Rank, session: Session, batches: Iterator[Batch]) -> float
 
 
 def _mean_over_ranks(value: float, rank: Rank) -> float:
+    if rank.processes == 1:
+        return value
     total = torch.tensor(value, dtype=torch.float64)
     distributed.all_reduce(total)
     return total.item() / rank.processes
@@ -134,7 +136,7 @@ def _verdict(rank: Rank, exact: _Exact, native: parity.Comparison) -> Parity:
         gradient_error=_finite(native.error),
         gradient_tolerance=_finite(native.loosest),
         max_rank_divergence=_finite(exact.divergence),
-        reference=rank.strategy.reference,
+        reference=rank.strategy.reference(rank.case.options),
         steps=parity.STEPS,
         per_device_batch=_parity_batch(rank),
     )
@@ -155,7 +157,7 @@ def make_reference(rank: Rank) -> None:
             problem,
             shards=case.world_size,
             accumulation_steps=case.accumulation_steps,
-            whole=rank.strategy.reference == "whole_batch",
+            whole=rank.strategy.reference(case.options) == "whole_batch",
         )
 
     def region() -> AbstractContextManager[object]:

@@ -16,7 +16,7 @@ from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.outcome import Assignment, RankOutcome
 from bench.strategies.base import Context, Strategy
-from workloads.base import Batch, Build, Problem, whole_batches
+from workloads.base import Batch, Build, Problem
 
 DTYPES = {"bf16": torch.bfloat16}
 """Type of the parameters, where it is not fp32."""
@@ -45,7 +45,23 @@ class Rank:
         """What to run."""
         return self.assignment.case
 
-    def context(self, *, exact: bool = False) -> Context:
+    @property
+    def has_group(self) -> bool:
+        """Whether this process belongs to a process group.
+
+        A process that shares nothing with others has none, as in a plain script: the threads of
+        gloo wake up a hundred times a second, which costs a step about one percent.
+        """
+        strategy = self.strategy
+        uses_group = strategy.communicates and strategy.processes == "per_device"
+        return self.processes > 1 or (uses_group and self.assignment.job != "reference")
+
+    @property
+    def driven(self) -> int:
+        """How many devices this process drives."""
+        return self.case.world_size if self.strategy.processes == "one" else 1
+
+    def context(self, *, exact: bool = False, one_thread: bool = False) -> Context:
         """What a strategy is told; ``exact`` for training in fp64, where no precision applies."""
         return Context(
             device=self.device.torch_device,
@@ -54,6 +70,8 @@ class Rank:
             precision="fp32" if exact else self.case.precision,
             accumulation_steps=self.case.accumulation_steps,
             options=msgspec.convert(self.case.options, self.strategy.options),
+            enter_device=self.device.enter,
+            one_thread=one_thread,
         )
 
     def problem(self, *, dtype: torch.dtype | None = None, batch: int | None = None) -> Problem:
@@ -73,11 +91,13 @@ class Rank:
     def batches(self, problem: Problem) -> Iterator[Batch]:
         """This process's own samples: its shard, or all shards if it drives all devices."""
         if self.strategy.processes == "one":
-            return whole_batches(problem, self.case.world_size)
+            return problem.batches(None, self.case.world_size)
         return problem.batches(self.rank, self.case.world_size)
 
     def slowest(self, value: float) -> float:
         """Largest value over all ranks; on host tensors, so no device is involved."""
+        if self.processes == 1:
+            return value
         agreed = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
         return agreed.item()

@@ -1,4 +1,4 @@
-"""Visit all cases of a plan: proofs first, then rounds of timing, then communication.
+"""Visit all cases of a plan: proofs first, then rounds of timing, communication and memory.
 
 Every round is one independent launch of each case, in an order shuffled anew, so that a drift of
 the machine meets all cases alike. Every planned case ends as a record.
@@ -98,11 +98,17 @@ def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
     for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
         visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
     visit("communication", 0, (one for one in runnable if _has_communication(one.case)))
+    visit("memory", 0, (one for one in runnable if _needs_memory_pass(one.case)))
     return steps
 
 
 def _has_communication(case: Case) -> bool:
-    return case.world_size > 1 and find_strategy(case.strategy).can_skip_sync
+    return case.world_size > 1 and find_strategy(case.strategy).communicates
+
+
+def _needs_memory_pass(case: Case) -> bool:
+    """An accelerator's allocator keeps its own peak, and disturbs nothing."""
+    return case.device == "cpu"
 
 
 class Runner:
@@ -131,6 +137,8 @@ class Runner:
         self._environment = environment
         self._progress = progress
         self._reference: _Reference | None = None
+        self._round: int | None = None
+        """Of timing, that the fork server at hand was started for."""
         self.records: list[Record] = []
         """What this runner has recorded."""
 
@@ -176,6 +184,9 @@ class Runner:
 
     def _run_step(self, step: Step) -> Record:
         try:
+            if step.pass_ == "timing" and step.launch != self._round:
+                self._launcher.renew()
+                self._round = step.launch
             if step.pass_ == "parity":
                 return self._prove(step)
             return self._launch(step)
@@ -213,13 +224,13 @@ class Runner:
             run_id=self._run_id,
             environment=self._environment,
             units=_units(planned.case),
-            flags=["oversubscribed"] if planned.oversubscribed else [],
+            flags=planned.flags,
         )
 
     def _prove(self, step: Step) -> Record:
         """Compare with the reference, which is trained when it is first needed."""
         case = step.planned.case
-        if find_strategy(case.strategy).reference == "none":
+        if find_strategy(case.strategy).reference(case.options) == "none":
             return self._not_proved(step, "this strategy trains another model by design")
         reference = self._reference_for(step)
         if reference.failure is not None:
@@ -269,7 +280,7 @@ class _Reference:
 def _reference_key(case: Case) -> str:
     """Equal for cases that train on the same samples from the same parameters."""
     parts: tuple[Any, ...] = (
-        find_strategy(case.strategy).reference,
+        find_strategy(case.strategy).reference(case.options),
         case.workload,
         case.workload_options,
         case.device,

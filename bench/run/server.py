@@ -44,6 +44,17 @@ def start_server() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
+def renew_server() -> None:
+    """End the fork server, whose children must be gone, and start another.
+
+    All children of one server share its layout of memory, which alone can make all their steps a
+    few percent slower or faster than those of the next server.
+    """
+    if START_METHOD == "forkserver":
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        start_server()
+
+
 def follow_parent(parent: int) -> None:
     """Die when the parent does, and at once if it has died already. Linux only.
 

@@ -26,7 +26,7 @@ from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.records.store import write_atomically
 from bench.run.outcome import Assignment, Failure, RankOutcome
-from bench.run.passes import measure_communication, measure_time
+from bench.run.passes import measure_communication, measure_memory, measure_time
 from bench.run.proof import make_reference, prove
 from bench.run.rank import Rank, outcome_file
 from bench.run.server import follow_server
@@ -47,13 +47,16 @@ def main(assignment_file: str) -> None:
     number, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     rank: Rank | None = None
     try:
+        strategy = find_strategy(assignment.case.strategy)
+        one = strategy.processes == "one" and assignment.job != "reference"
+        driven = range(len(assignment.cores)) if one else [local]
         rank = Rank(
             assignment=assignment,
             rank=number,
             local_rank=local,
             processes=int(os.environ["WORLD_SIZE"]),
-            strategy=find_strategy(assignment.case.strategy),
-            device=open_device(assignment.case, local_rank=local, cores=assignment.cores[local]),
+            strategy=strategy,
+            device=open_device(assignment.case, driven, assignment.cores),
             outcome=RankOutcome(rank=number),
         )
         session = _work(rank)
@@ -79,6 +82,8 @@ def _work(rank: Rank) -> Session | None:
             return measure_time(rank)
         case "communication":
             return measure_communication(rank)
+        case "memory":
+            return measure_memory(rank)
         case "parity":
             return prove(rank)
         case "reference":
@@ -88,10 +93,13 @@ def _work(rank: Rank) -> Session | None:
 
 
 def _join(rank: Rank) -> None:
-    """Claim the device, then join the group. Control messages always go over gloo."""
+    """Claim the device, then join the group, if any. Control messages always go over gloo."""
     rank.device.claim()
     rank.note(placement=_placement())
     rank.device.start_memory()
+    if not rank.has_group:
+        rank.note(joined_s=time.monotonic())
+        return
     case = rank.case
     backend = case.backend or "gloo"
     if backend != "gloo" and case.device != "cpu":
@@ -132,4 +140,5 @@ def _leave(rank: Rank, session: Session | None) -> None:
         session.close()
     gc.collect()
     rank.device.synchronize()
-    distributed.destroy_process_group()
+    if rank.has_group:
+        distributed.destroy_process_group()

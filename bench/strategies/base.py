@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -17,12 +17,17 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.profiler import record_function
 
 from bench.plan.case import Case, Machine, Precision
 from workloads.base import Batch, Facts, Problem
 
 Mark = Callable[[str], None]
-"""Called with the part of a step that just ended: data, forward, backward, optimizer."""
+"""Called with the part of a step that just ended: data, forward, backward, optimizer. A dot names a
+piece of one, such as ``forward.broadcast``, which counts as part of it too."""
+
+Reference = Literal["micro_batches", "whole_batch", "none"]
+"""What one device must do to train the same model: see ``bench.measure.parity``."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +59,12 @@ class Context:
     accumulation_steps: int
     options: Any
     """The strategy's own ``Options``."""
+    enter_device: Callable[[int], None] = field(default=lambda _: None)
+    """Makes the calling thread work on the device of that number: for a process that drives
+    several, each in a thread of its own."""
+    one_thread: bool = False
+    """Do everything in the calling thread, one device after the other, so that a profile sees it;
+    never while time is measured."""
 
 
 class Session(Protocol):
@@ -88,10 +99,31 @@ class Session(Protocol):
         """
 
     def bucket_bytes(self) -> list[int] | None:
-        """Sizes of the gradient buckets in use, None for a strategy that has none."""
+        """Sizes of what is communicated at once, None for a strategy without such units.
+
+        DDP's gradient buckets in use, FSDP's parameters of each sharded unit.
+        """
+
+    def held_bytes(self) -> list[dict[str, int]]:
+        """For each device of this process, bytes by category of what lives from step to step.
+
+        Categories: parameters, buffers, optimizer_state; a sharded tensor counts with its own part.
+        """
 
     def close(self) -> None:
         """Drop what refers to the process group, so that it can be destroyed."""
+
+
+def micro_batches(options: Mapping[str, Any]) -> Reference:
+    """The reference of a strategy whose ranks each work on their own samples alone."""
+    del options
+    return "micro_batches"
+
+
+def no_flags(case: Case) -> Sequence[str]:
+    """For a strategy of which nothing need be said."""
+    del case
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +140,11 @@ class Strategy:
     """Whether training steps contain collectives."""
     can_skip_sync: bool = False
     """Whether ``micro_step(sync=False)`` leaves the synchronisation out."""
-    reference: Literal["micro_batches", "whole_batch", "none"]
-    """What one device must do to train the same model: see ``bench.measure.parity``."""
+    reference: Callable[[Mapping[str, Any]], Reference] = micro_batches
+    """(options) -> what parity compares with."""
     options: type[Options] = Options
+    flags: Callable[[Case], Sequence[str]] = no_flags
+    """(case) -> what must be said wherever a figure of it is shown."""
     check: Callable[[Facts, Case, Machine], str | None]
     """(facts, case, machine) -> why this cannot run, or None."""
     prepare: Callable[[Problem, Context], Session]
@@ -130,6 +164,25 @@ def autocast(context: Context) -> AbstractContextManager[object]:
     return torch.autocast(context.device.type, dtype=dtype)
 
 
+def moving(operation: str, tensors: Sequence[Tensor]) -> record_function:
+    """A range in which a strategy itself moves tensors between devices.
+
+    It stands in a profile as ``move:OPERATION:BYTES``, and counts as communication.
+    """
+    return record_function(f"move:{operation}:{sum(tensor.nbytes for tensor in tensors)}")
+
+
+def on_device(index: int) -> record_function:
+    """A range, ``device:INDEX`` in a profile, in which one of several devices works."""
+    return record_function(f"device:{index}")
+
+
+def local_bytes(tensors: Iterable[Any]) -> int:
+    """Bytes that this device holds of some tensors; whatever is no tensor counts nothing."""
+    parts = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    return sum(part.nbytes for part in parts if isinstance(part, Tensor))
+
+
 @dataclass(kw_only=True)
 class ModuleSession:
     """Session of a wrapped module whose gradients stand in ``parameter.grad``."""
@@ -142,6 +195,8 @@ class ModuleSession:
     unsynchronised: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """Region in which backward leaves gradients local."""
     read_buckets: Callable[[], list[int] | None] = field(default=lambda: None)
+    whole: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor)
+    """What one device would hold of a parameter or gradient. Collective where it is sharded."""
 
     def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
         """See ``Session``."""
@@ -167,17 +222,27 @@ class ModuleSession:
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """See ``Session``."""
         for name, parameter in self.problem.model.named_parameters():
-            yield name, parameter.detach()
+            yield name, self.whole(parameter.detach())
 
     def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """See ``Session``."""
         for name, parameter in self.problem.model.named_parameters():
             if parameter.grad is not None:
-                yield name, parameter.grad
+                yield name, self.whole(parameter.grad)
 
     def bucket_bytes(self) -> list[int] | None:
         """See ``Session``."""
         return self.read_buckets()
+
+    def held_bytes(self) -> list[dict[str, int]]:
+        """See ``Session``."""
+        model, states = self.problem.model, self.optimizer.state.values()
+        held = {
+            "parameters": local_bytes(model.parameters()),
+            "buffers": local_bytes(model.buffers()),
+            "optimizer_state": sum(local_bytes(state.values()) for state in states),
+        }
+        return [held]
 
     def close(self) -> None:
         """See ``Session``: the wrapper holds the group."""

@@ -5,10 +5,22 @@ Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Train
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.plan.case import Case, Machine, PositiveFloat
-from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
+from bench.strategies.base import (
+    Context,
+    ModuleSession,
+    Options,
+    Reference,
+    Session,
+    Strategy,
+)
 from workloads.base import Facts, Problem
 
 NEVER = 10**9
@@ -25,6 +37,9 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     """Promise that every step uses the same parameters in the same order."""
     gradient_as_bucket_view: bool = False
     """Let gradients be views into the buckets: saves one copy of the gradients."""
+    sync_batchnorm: bool = False
+    """Normalise over the batch of all ranks: ``SyncBatchNorm`` in place of each batch norm. Not
+    an argument of DDP's; on accelerators only, as torch has it."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
@@ -32,17 +47,30 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     del machine
     if facts.has_sparse_gradients and case.backend == "nccl":
         return "NCCL cannot all-reduce sparse gradients; use dense ones, or backend gloo"
+    if case.options["sync_batchnorm"] and not facts.has_batch_norm:
+        return "sync_batchnorm has nothing to do: this workload has no batch norm"
+    if case.options["sync_batchnorm"] and case.device == "cpu":
+        return "SyncBatchNorm needs an accelerator: torch refuses modules on a CPU"
     if case.options["static_graph"] and case.accumulation_steps > 1:
         # pytorch#143580: the first backward of a static graph must synchronise.
         return "DDP with a static graph fails when its first micro-step does not synchronise"
     return None
 
 
+def reference(options: Mapping[str, Any]) -> Reference:
+    """With ``sync_batchnorm``, the model sees the whole batch at once."""
+    return "whole_batch" if options["sync_batchnorm"] else "micro_batches"
+
+
 def prepare(problem: Problem, context: Context) -> Session:
     """Wrap, then build the optimizer over the same parameters."""
     options: DDPOptions = context.options
+    arguments = options.changed()
+    if arguments.pop("sync_batchnorm", False):
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(problem.model)  # type: ignore[no-untyped-call]
+        problem = dataclasses.replace(problem, model=model)
     device_ids = None if context.device.type == "cpu" else [context.device.index]
-    module = DistributedDataParallel(problem.model, device_ids=device_ids, **options.changed())
+    module = DistributedDataParallel(problem.model, device_ids=device_ids, **arguments)
     set_rate = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
     if set_rate is not None:
         set_rate(NEVER)
@@ -70,7 +98,7 @@ STRATEGIES = (
         processes="per_device",
         communicates=True,
         can_skip_sync=True,
-        reference="micro_batches",
+        reference=reference,
         options=DDPOptions,
         check=check,
         prepare=prepare,

@@ -23,7 +23,6 @@ STRATEGIES = (
         processes="per_device",
         max_world_size=1,
         communicates=False,
-        reference="micro_batches",
         check=always,
         prepare=prepare,
     ),

@@ -84,7 +84,7 @@ def test_speedup_and_efficiency_worked_by_hand() -> None:
     assert high is not None
     assert low < 0.9 < high
     assert found.step_median_s == pytest.approx(8 / 180, rel=0.01)
-    assert found.peak_bytes == [3 * 2**30] * 2
+    assert found.peaks == {"resident": [3 * 2**30] * 2}
 
 
 def test_both_baselines_stand_beside_each_other() -> None:

@@ -110,6 +110,7 @@ def fidelity_single() -> list[Limit]:
         words = [PYTHON, script, WARMUP_STEPS, TIMED_STEPS, launcher.machine.cores[0]]
         command = [str(word) for word in words]
         while len(ratios) < FIDELITY_PAIRS:
+            launcher.renew()  # each of theirs has a layout of memory of its own, too
             turn: list[tuple[str, Callable[[], float]]] = [
                 ("ours", lambda: _our_rate(launcher, case)),
                 ("theirs", lambda: float(_python(command))),

@@ -76,7 +76,7 @@ def test_an_accelerator_is_claimed_by_its_own_index(
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     monkeypatch.setattr(torch, "get_device_module", lambda _: FakeModule())
     case = make_case(device="cuda", backend="nccl", world_size=8)
-    device = open_device(case, local_rank=3, cores=(0, 1, 2, 3))
+    device = open_device(case, [3], [(0, 1, 2, 3)] * 4)
     device.claim()
     assert accelerator.calls == [("set_device_index", 3)]
     assert threads == [4]
@@ -86,14 +86,14 @@ def test_an_accelerator_is_claimed_by_its_own_index(
 
 def test_only_nccl_is_told_its_device() -> None:
     for backend in ("gloo", None):
-        assert AcceleratorDevice("cuda", 0, backend).group_device is None
+        assert AcceleratorDevice("cuda", [0], backend).group_device is None
     assert CpuDevice((0,)).group_device is None
 
 
 def test_driver_use_is_the_largest_at_block_ends_less_what_was_there(
     accelerator: FakeAccelerator,
 ) -> None:
-    device = AcceleratorDevice("cuda", 0, "nccl")
+    device = AcceleratorDevice("cuda", [0], "nccl")
     device.start_memory()
     accelerator.used = 90  # warm-up
     accelerator.used = 40
@@ -129,7 +129,7 @@ def test_a_cpu_device_is_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fp32_means_fp32(precision: Any, allowed: bool) -> None:
     before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     try:
-        AcceleratorDevice("cuda", 0, "nccl").set_precision(precision)
+        AcceleratorDevice("cuda", [0], "nccl").set_precision(precision)
         assert torch.backends.cudnn.allow_tf32 is allowed
         assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
     finally:
@@ -156,10 +156,10 @@ def test_a_rank_stays_on_its_devices_numa_node(
 
 def test_cores_are_disjoint_until_they_run_out() -> None:
     machine = Machine(cores=(0, 2, 4, 6, 8))
-    assert core_sets(machine, cores_per_device=2, ranks=3) == [(0, 2), (4, 6), (0, 2)]
-    assert core_sets(machine, cores_per_device=8, ranks=1) == [(0, 2, 4, 6, 8)]
+    assert core_sets(machine, cores_per_device=2, devices=3) == [(0, 2), (4, 6), (0, 2)]
+    assert core_sets(machine, cores_per_device=8, devices=1) == [(0, 2, 4, 6, 8)]
     # On accelerators, the share of one device of the machine, however many the case uses.
-    shares = [core_sets(EIGHT_GPUS, cores_per_device=None, ranks=ranks) for ranks in (1, 4)]
+    shares = [core_sets(EIGHT_GPUS, cores_per_device=None, devices=count) for count in (1, 4)]
     assert [len(one) for one in shares[1]] == [8] * 4
     assert shares[0][0] == shares[1][0]
 
@@ -197,7 +197,7 @@ def test_what_counts_as_out_of_memory(error: BaseException, expected: bool) -> N
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_peaks_of_a_real_device_are_reset() -> None:
-    device = AcceleratorDevice(torch.accelerator.current_accelerator().type, 0, None)  # type: ignore[union-attr]
+    device = AcceleratorDevice(torch.accelerator.current_accelerator().type, [0], None)  # type: ignore[union-attr]
     device.claim()
     device.start_memory()
     big = torch.ones(2**28, device=device.torch_device)
@@ -222,7 +222,7 @@ def test_the_accelerators_clock_uses_events_of_its_own_device(
         return SimpleNamespace(record=lambda: None, elapsed_time=lambda _: 2.0)
 
     monkeypatch.setattr(torch, "Event", event)
-    clock = AcceleratorDevice("cuda", 1, "nccl").clock()
+    clock = AcceleratorDevice("cuda", [1], "nccl").clock()
     clock.start()
     clock.mark("optimizer")
     assert clock.stop().step_s == [0.002]

@@ -202,8 +202,8 @@ def test_what_the_machine_lacks_is_a_skip(text: str, machine: Machine, reason: s
 
 def test_more_ranks_than_cores_run_but_are_flagged() -> None:
     two, four = plan(block("world_sizes: [2, 4]"))
-    assert (two.oversubscribed, two.skip_reason) == (False, None)
-    assert (four.oversubscribed, four.skip_reason) == (True, None)
+    assert (two.flags, two.skip_reason) == (("shared_cores",), None)
+    assert (four.flags, four.skip_reason) == (("oversubscribed", "shared_cores"), None)
 
 
 def test_auto_means_the_accelerator_where_there_is_one() -> None:

@@ -48,15 +48,15 @@ def test_a_ratio_has_the_ends_of_its_interval_or_says_that_it_has_none() -> None
 def test_a_difference_inside_the_noise_is_said_to_be_none() -> None:
     alone = make_case(strategy="ddp")
     records = [*launches(SINGLE, 95, 100, 105), *launches(alone, 96, 101, 106)]
-    text = markdown(make_info(), [], rows_of([], records))
+    text = markdown(make_info(), [], tables_of(rows_of([], records)))
     assert "no clear difference from one device without a wrapper" in text
     records = [*launches(SINGLE, 95, 100, 105), *launches(alone, 196, 201, 206)]
-    assert "no clear difference" not in markdown(make_info(), [], rows_of([], records))
+    assert "no clear difference" not in markdown(make_info(), [], tables_of(rows_of([], records)))
 
 
 def test_a_row_that_was_not_proved_says_so_beside_its_figure() -> None:
     crashed = parity(PAIR, None, status="timeout", reason="not finished after 9 s")
-    text = markdown(make_info(), [], rows_of([], [*launches(PAIR, 160, 160), crashed]))
+    text = markdown(make_info(), [], tables_of(rows_of([], [*launches(PAIR, 160, 160), crashed])))
     assert "| not proved" in text
     assert "parity not proved: timeout: not finished after 9 s" in text
 
@@ -79,13 +79,13 @@ def test_what_varies_between_rows_is_said_in_each() -> None:
     amp = make_case(strategy="ddp", world_size=2, precision="bf16-amp")
     records = [*launches(PAIR, 100, 100), *launches(amp, 100, 100)]
     (table,) = tables_of(rows_of([], records))
-    assert [table.columns[0].cell(row) for row in table.rows] == ["ddp, fp32", "ddp, bf16-amp"]
+    assert [table.columns[1].cell(row) for row in table.rows] == ["ddp, fp32", "ddp, bf16-amp"]
 
 
 def test_a_failed_proof_strikes_the_figure_out() -> None:
     failed = Parity(verdict="failed", reason="fp64: loss of step 2 is off by 1e-2")
     rows = rows_of([], [*launches(PAIR, 160, 160), parity(PAIR, failed)])
-    text = markdown(make_info(), [], rows)
+    text = markdown(make_info(), [], tables_of(rows))
     assert "~~160 ± 0~~" in text
     assert "| failed" in text
     assert "fp64: loss of step 2 is off by 1e-2" in text
@@ -111,7 +111,7 @@ def test_failures_and_skips_are_rows_with_reasons() -> None:
         throughput=None,
         memory=None,
     )
-    text = markdown(make_info(), [], rows_of([], [failed, skip]))
+    text = markdown(make_info(), [], tables_of(rows_of([], [failed, skip])))
     assert r"failed: rank 0: \<b\>\|boom\|\</b\>" in text
     assert "skipped: needs 2 cuda devices, found 0" in text
     assert "2 cases: 1 failed, 1 skipped" in text

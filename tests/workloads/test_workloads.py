@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.plan.registry import all_workloads, split_reference
-from workloads.base import Batch, Build, Problem, concatenate, shard_seed, whole_batches
+from workloads.base import Batch, Build, Problem, concatenate, shard_seed
 from workloads.transformer import Transformer, TransformerOptions
 
 
@@ -124,7 +124,7 @@ def test_the_transformer_looks_only_back() -> None:
 
 def test_whole_batches_hold_all_shards_in_order() -> None:
     problem = build("transformer")
-    whole = next(whole_batches(problem, 3))
+    whole = next(problem.batches(None, 3))
     parts = [next(problem.batches(shard, 3)) for shard in range(3)]
     assert torch.equal(whole.targets, torch.cat([part.targets for part in parts]))
     assert concatenate(parts).inputs[0].shape == whole.inputs[0].shape

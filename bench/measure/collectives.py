@@ -1,0 +1,122 @@
+"""What the collectives of a step cost: all ranks' traces together, as figures.
+
+A collective ends on all ranks at about the same time but begins when each rank comes to it, so that
+a rank's own duration contains its waiting for the others. The least duration over the ranks is what
+moving the bytes took; the rest, on each rank, is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bench.measure.intervals import total, union, without
+from bench.measure.trace import Span, StepsTrace
+
+RING_FACTORS = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "all_to_all": 1.0,
+}
+"""Times (n - 1) / n, what a rank must send of the payload in a ring: nccl-tests' PERFORMANCE.md.
+The others send it once."""
+
+
+def bus_factor(operation: str, ranks: int) -> float | None:
+    """Bus bandwidth over algorithm bandwidth, and bytes on the wire over payload; None alone.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if ranks < 2:
+        return None
+    share = RING_FACTORS.get(operation)
+    return 1.0 if share is None else share * (ranks - 1) / ranks
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation of a step."""
+
+    operation: str
+    calls: float
+    """Per step."""
+    payload_bytes: int | None
+    """Per step."""
+    busy_s: float
+    """Per step: moving bytes, waiting left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What communication costs in a step, in seconds."""
+
+    collectives: list[Collective]
+    busy_s: float
+    """When anything was moved, on the rank with the longest ``exposed_s``."""
+    exposed_s: float
+    """Of that, when nothing was computed; on the rank where it is longest."""
+    wait_s: float
+    """For peers that came late to a collective, on the rank that waited longest."""
+
+    @property
+    def hidden_fraction(self) -> float | None:
+        """Share of the busy time that computation hides; None where nothing is moved."""
+        return 1 - self.exposed_s / self.busy_s if self.busy_s > 0 else None
+
+
+def costs(traces: Sequence[StepsTrace]) -> Costs:
+    """Combine the ranks' traces.
+
+    Args:
+        traces: one per process, of the same steps.
+    """
+    steps = traces[0].steps
+    shortest = _shortest(traces)
+    busiest = (0.0, 0.0)
+    wait_s = 0.0
+    for trace in traces:
+        for device in sorted({span.device for span in trace.spans} | set(trace.computation)):
+            spans = [span for span in trace.spans if span.device == device]
+            moving = union(
+                (span.end_s - shortest.get(span.key, span.duration_s), span.end_s) for span in spans
+            )
+            exposed = total(without(moving, trace.computation.get(device, [])))
+            busiest = max(busiest, (exposed, total(moving)))
+        wait_s = max(wait_s, sum(span.duration_s - shortest[span.key] for span in trace.spans))
+    exposed_s, busy_s = busiest
+    return Costs(
+        collectives=_by_operation(traces[0].spans, shortest, steps),
+        busy_s=busy_s / steps,
+        exposed_s=exposed_s / steps,
+        wait_s=wait_s / steps,
+    )
+
+
+def _shortest(traces: Sequence[StepsTrace]) -> dict[str, float]:
+    """Least duration of each collective over the ranks."""
+    shortest: dict[str, float] = {}
+    for trace in traces:
+        for span in trace.spans:
+            shortest[span.key] = min(shortest.get(span.key, span.duration_s), span.duration_s)
+    return shortest
+
+
+def _by_operation(
+    spans: Sequence[Span], shortest: dict[str, float], steps: int
+) -> list[Collective]:
+    found: list[Collective] = []
+    for operation in dict.fromkeys(span.operation for span in spans):
+        own = [span for span in spans if span.operation == operation]
+        payloads = [span.payload_bytes for span in own if span.payload_bytes is not None]
+        found.append(
+            Collective(
+                operation=operation,
+                calls=len(own) / steps,
+                payload_bytes=sum(payloads) // steps if len(payloads) == len(own) else None,
+                busy_s=sum(shortest[span.key] for span in own) / steps,
+            )
+        )
+    return found

@@ -1,0 +1,275 @@
+"""Charts of a table's rows, as SVG and PNG. Never imports torch; needs matplotlib.
+
+A strategy has one colour in every chart. Variants of a strategy share it and differ by marker or
+hatch. What was not measured is a marked gap, never a bar of height 0.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.analyze.scaling import Row
+from bench.errors import BenchError
+from bench.records.store import write_atomically
+from bench.report.tables import GIB, Table, known, memory_of, variant
+
+COLOURS = {
+    "single": "#4d4d4d",
+    "dp": "#e69f00",
+    "ddp": "#0072b2",
+    "fsdp": "#009e73",
+    "zero": "#cc79a7",
+    "deepspeed": "#d55e00",
+    "fsdp1": "#56b4e9",
+}
+"""Okabe and Ito's palette, which people with any colour vision can tell apart."""
+OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
+PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
+MARKERS = "osD^vP*X"
+DPI = 120
+GROUP_WIDTH = 0.8
+"""Of the space of one group of bars."""
+
+
+class NoChartsError(BenchError):
+    """Charts cannot be drawn here."""
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A chart on disk."""
+
+    title: str
+    """What it shows, in words; also for those who cannot see it."""
+    svg: Path
+    png: Path
+
+
+def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
+    """Draw the charts of each table; returns them table by table.
+
+    Args:
+        tables: of a report.
+        folder: is made where it does not exist; charts in it that are no longer drawn are removed.
+
+    Raises:
+        NoChartsError: matplotlib cannot be imported.
+        OSError: the folder cannot be written.
+    """
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - reports without charts need none
+    except ImportError as error:
+        raise NoChartsError(f"no charts: matplotlib cannot be imported: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[list[Chart]] = []
+    style: Any = {"svg.hashsalt": "bench", "font.size": 9, "hatch.linewidth": 0.6}
+    with mpl.rc_context(style):
+        for table in tables:
+            charts: list[Chart] = []
+            for name, (title, figure) in _figures(table):
+                place = folder / f"{table.stem}-{name}"
+                charts.append(_save(figure, place, f"{title}: {table.title}"))
+            written.append(charts)
+    kept = {path for charts in written for chart in charts for path in (chart.svg, chart.png)}
+    for stale in {*folder.glob("*.svg"), *folder.glob("*.png")} - kept:
+        stale.unlink()
+    return written
+
+
+def _figures(table: Table) -> Iterator[tuple[str, tuple[str, Any]]]:
+    rows = table.rows
+    measured = [row for row in rows if row.samples_per_s is not None]
+    if not measured:
+        return
+    if len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1:
+        yield "speedup", ("Speedup over one device", _speedup(rows))
+    yield "throughput", ("Throughput", _throughput(rows))
+    if any(known(memory_of(row, table.memory)) for row in measured):
+        yield "memory", ("Memory of each device", _memory(rows, table.memory))
+    if any(row.phases is not None for row in measured):
+        yield "step", ("What a step is spent on", _step(measured))
+
+
+def _save(figure: Any, path: Path, title: str) -> Chart:
+    chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
+    for target, metadata in ((chart.svg, {"Date": None, "Title": title}), (chart.png, {})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=metadata)
+        write_atomically(target, buffer.getvalue())
+    return chart
+
+
+def _new_figure(width: float, height: float) -> tuple[Any, Any]:
+    """Figure and axes that belong to no window system."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - see ``write_charts``
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+class _Looks:
+    """Colour by strategy; marker and hatch by variant of it."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._variants: dict[str, list[str]] = {}
+        for row in rows:
+            names = self._variants.setdefault(row.case.strategy, [])
+            if variant(row.case, rows) not in names:
+                names.append(variant(row.case, rows))
+        others = itertools.cycle(OTHERS)
+        self._colours = {name: COLOURS.get(name) or next(others) for name in self._variants}
+        self._rows = rows
+        self.labels = [name for names in self._variants.values() for name in names]
+
+    def of(self, row: Row) -> tuple[str, str, str, str]:
+        """(label, colour, marker, hatch)."""
+        label = variant(row.case, self._rows)
+        number = self._variants[row.case.strategy].index(label)
+        colour = self._colours[row.case.strategy]
+        return label, colour, MARKERS[number % len(MARKERS)], HATCHES[number % len(HATCHES)]
+
+
+def _legend(figure: Any, axes: Any, count: int) -> None:
+    """Outside of the axes, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    longest = max(map(len, labels))
+    columns = max(1, min(count, 90 // (longest + 6)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _speedup(rows: Sequence[Row]) -> Any:
+    figure, axes = _new_figure(6.4, 4.4)
+    looks = _Looks(rows)
+    sizes = sorted({row.case.world_size for row in rows})
+    axes.plot(sizes, sizes, "--", color="#999999", linewidth=1, label="ideal", zorder=1)
+    drawn: dict[str, list[tuple[int, Row]]] = {}
+    for row in rows:
+        if row.speedup.ratio is not None:
+            drawn.setdefault(looks.of(row)[0], []).append((row.case.world_size, row))
+    for points in drawn.values():
+        points.sort(key=lambda point: point[0])
+        label, colour, marker, _ = looks.of(points[0][1])
+        ratios = [row.speedup.ratio for _, row in points]
+        values = [ratio.value for ratio in ratios if ratio is not None]
+        below = [r.value - r.low if r and r.low is not None else 0.0 for r in ratios]
+        above = [r.high - r.value if r and r.high is not None else 0.0 for r in ratios]
+        axes.errorbar(
+            [size for size, _ in points], values, yerr=[below, above], label=label, color=colour,
+            marker=marker, markersize=5, capsize=3, linewidth=1.5,
+        )  # fmt: skip
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_xlabel("devices")
+    axes.set_ylabel("speedup over one device without a wrapper")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    _legend(figure, axes, 4)
+    return figure
+
+
+def _bars(
+    rows: Sequence[Row], draw: Callable[[Any, Row, float, float, tuple[str, str, str, str]], bool]
+) -> tuple[Any, Any]:
+    """Groups of bars by number of devices, one place in each for every variant.
+
+    Args:
+        rows: of one table.
+        draw: (axes, row, left edge, width, looks) -> whether there was anything to draw.
+    """
+    looks = _Looks(rows)
+    sizes = sorted({row.case.world_size for row in rows})
+    places = len(looks.labels)
+    figure, axes = _new_figure(max(6.4, 1.5 + 0.45 * places * len(sizes)), 4.2)
+    width = GROUP_WIDTH / places
+    gaps: list[tuple[float, str]] = []
+    for row in rows:
+        look = looks.of(row)
+        group = sizes.index(row.case.world_size) - GROUP_WIDTH / 2
+        left = group + looks.labels.index(look[0]) * width
+        if not draw(axes, row, left, width * 0.92, look):
+            gaps.append((left + width * 0.46, row.status.replace("_", " ")))
+    for middle, status in gaps:
+        text = "no figure" if status == "ok" else status
+        axes.annotate(
+            f"✕ {text}", (middle, 0), (0, 3), textcoords="offset points", rotation=90,
+            ha="center", va="bottom", fontsize=7, color="#a00000",
+        )  # fmt: skip
+    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axes.set_xlabel("devices")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    if unique:
+        columns = max(1, min(4, 90 // (max(map(len, unique)) + 6)))
+        figure.legend(
+            unique.values(), unique.keys(), loc="outside lower center", ncols=columns,
+            frameon=False,
+        )  # fmt: skip
+    return figure, axes
+
+
+def _throughput(rows: Sequence[Row]) -> Any:
+    def draw(
+        axes: Any, row: Row, left: float, width: float, look: tuple[str, str, str, str]
+    ) -> bool:
+        if row.samples_per_s is None or row.is_proved_wrong:
+            return False
+        label, colour, _, hatch = look
+        scale = row.units_per_sample
+        half = row.samples_per_s.half_width
+        axes.bar(
+            left, row.samples_per_s.value * scale, width, align="edge", color=colour, hatch=hatch,
+            edgecolor="white", label=label, yerr=None if half is None else half * scale,
+            capsize=3, error_kw={"linewidth": 1},
+        )  # fmt: skip
+        return True
+
+    figure, axes = _bars(rows, draw)
+    unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
+    axes.set_ylabel(f"{unit}s per second, all devices together")
+    return figure
+
+
+def _memory(rows: Sequence[Row], name: str) -> Any:
+    def draw(
+        axes: Any, row: Row, left: float, width: float, look: tuple[str, str, str, str]
+    ) -> bool:
+        peaks = known(memory_of(row, name))
+        label, colour, _, hatch = look
+        for index, peak in enumerate(peaks):
+            axes.bar(
+                left + index * width / len(peaks), peak / GIB, width / len(peaks), align="edge",
+                color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=label,
+            )  # fmt: skip
+        return bool(peaks)
+
+    figure, axes = _bars(rows, draw)
+    axes.set_ylabel(f"peak {name} memory, GiB; one bar a device")
+    return figure
+
+
+def _step(rows: Sequence[Row]) -> Any:
+    shown = [row for row in rows if row.phases is not None]
+    figure, axes = _new_figure(6.4, 1.4 + 0.32 * len(shown))
+    names = [f"{variant(row.case, rows)} x{row.case.world_size}" for row in shown]
+    left = [0.0] * len(shown)
+    for phase, colour in PHASES.items():
+        widths = [getattr(row.phases, f"{phase}_s") * 1e3 for row in shown]
+        axes.barh(names, widths, left=left, color=colour, label=phase, height=0.7)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("ms of a step on the slowest process, median; communication is inside")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    _legend(figure, axes, 4)
+    return figure

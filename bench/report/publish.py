@@ -1,0 +1,134 @@
+"""Publish a run: ``results/NAME`` with its report, an index of all, and the README's table.
+
+Run as ``python -m bench.report.publish [FOLDER]``: copies the folder into ``results`` under the
+name of its suite, then makes everything that is made from ``results`` again. The README holds the
+scaling tables and one chart a workload of the suite ``quick``, between two comments.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from bench.errors import BenchError, plural
+from bench.records.record import RunInfo
+from bench.records.store import RECORDS, RUN, write_atomically
+from bench.report.page import (
+    CHARTS,
+    REPORT,
+    escape,
+    footnotes,
+    load,
+    picture,
+    scaling,
+    summary,
+    write_report,
+)
+from bench.report.tables import tables_of
+
+RESULTS = Path("results")
+README = Path("README.md")
+SHOWN = "quick"
+"""Suite whose tables the README shows."""
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+"""What stands between them in the README is made from ``results``."""
+
+INTRODUCTION = """\
+# Results
+
+Runs as they were measured, with all raw step times in `records.jsonl`. `bench report FOLDER` makes
+a page again; `nox -s publish -- FOLDER` adds a run. Figures of different machines, or of different
+versions, are not to be compared with each other.
+"""
+
+
+def publish(folder: Path, results: Path = RESULTS) -> Path:
+    """Copy a run's files into ``results``, in the place of an older run of the same suite.
+
+    Raises:
+        BenchError: the folder is no finished run.
+    """
+    info, _, _ = load(folder)
+    if info.ended_by != "complete":
+        raise BenchError(f"{folder}: is no complete run: {info.ended_by or 'it has not ended'}")
+    target = results / re.sub(r"[^A-Za-z0-9-]+", "-", str(info.suite["name"]))
+    if target.exists():
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    for name in (RUN, RECORDS):
+        shutil.copyfile(folder / name, target / name)
+    return target
+
+
+def index(results: Path = RESULTS) -> str:
+    """The page that lists all published runs."""
+    parts = [INTRODUCTION]
+    for folder in sorted(path.parent for path in results.glob(f"*/{RUN}")):
+        info, records, rows = load(folder)
+        name = str(info.suite.get("name", folder.name))
+        parts += [
+            f"## [{escape(name)}]({folder.name}/{REPORT})",
+            escape(str(info.suite.get("description", ""))),
+            f"{escape(machine(info))}\n\n{summary(info, records, rows)}",
+        ]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def machine(info: RunInfo) -> str:
+    """Where a run was measured, in a sentence."""
+    environment = info.environment
+    devices = [str(device.get("name")) for device in environment.get("devices", [])]
+    cores = plural(len(environment.get("cores", [])), "core")
+    what = f"{len(devices)} x {devices[0]}" if devices else f"{cores} of {environment.get('cpu')}"
+    return f"Measured on {what}, torch {info.versions.get('torch')}."
+
+
+def excerpt(folder: Path) -> str:
+    """What the README shows of a run: each workload's scaling table and its chart of throughput."""
+    info, records, rows = load(folder)
+    parts = [f"The suite `{info.suite['name']}`. {escape(machine(info))}"]
+    parts.append(summary(info, records, rows))
+    place = f"{folder.as_posix()}/{CHARTS}"
+    for table in tables_of(rows):
+        notes, text = scaling(table)
+        parts += [f"### {escape(table.title)}", f"{escape(table.rule.capitalize())}.", text]
+        parts.append(footnotes(notes))
+        charts = sorted((folder / CHARTS).glob(f"*{table.stem}-throughput.svg"))
+        parts += [picture(f"Throughput: {table.title}", f"{place}/{one.name}") for one in charts]
+    parts.append(f"[The whole report]({folder.as_posix()}/{REPORT}), with raw data beside it.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def insert(readme: str, text: str) -> str:
+    """The README with another text between its two comments.
+
+    Raises:
+        BenchError: it lacks them.
+    """
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"{README}: has no place for results, {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def main(arguments: list[str]) -> int:
+    """Publish what is named, and make everything again; returns the exit code."""
+    try:
+        for argument in arguments:
+            publish(Path(argument))
+        for path in sorted(RESULTS.glob(f"*/{RUN}")):
+            write_report(path.parent)
+        write_atomically(RESULTS / "README.md", index().encode())
+        text = insert(README.read_text(encoding="utf-8"), excerpt(RESULTS / SHOWN))
+        write_atomically(README, text.encode())
+    except (BenchError, OSError) as error:
+        sys.stderr.write(f"publish: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
