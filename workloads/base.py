@@ -82,6 +82,14 @@ class Preset:
     summary: str
 
 
+MAX_PROOF_BATCH = 4
+
+
+def few_samples(options: Any, per_device_batch: int) -> tuple[Any, int]:
+    """The same options with at most ``MAX_PROOF_BATCH`` samples: for most workloads' proofs."""
+    return options, min(per_device_batch, MAX_PROOF_BATCH)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """A model that a suite can name."""
@@ -96,6 +104,9 @@ class Workload:
     """(options) -> facts, without building anything."""
     build: Callable[[Any, Build], Problem]
     """(options, build) -> problem. Seeds torch's generator from ``build.seed``."""
+    for_proof: Callable[[Any, int], tuple[Any, int]] = few_samples
+    """(options, per-device batch) -> those of a problem with the same parameters on less data, for
+    the parity pass: what a strategy does to gradients does not depend on how much there is."""
 
     @property
     def default_presets(self) -> dict[str, str]:

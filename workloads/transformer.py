@@ -176,8 +176,8 @@ WORKLOADS = (
                 options=TransformerOptions(
                     layers=4, heads=4, width=256, vocabulary=8192, sequence_length=128
                 ),
-                per_device_batch=4,
-                summary="5 million parameters, batch 4 of 128 tokens",
+                per_device_batch=2,
+                summary="5 million parameters, batch 2 of 128 tokens",
             ),
             "full": _gpt(
                 layers=12,

@@ -20,11 +20,11 @@ FLAGS = {
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
     " torch's own class does nothing on a CPU",
     "no_sharding": "one device: there is nothing to shard",
-    "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is slow,"
-    " and nothing overlaps: this says little about FSDP over NCCL",
+    "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is"
+    " slow, and nothing overlaps: this says little about FSDP over NCCL",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
-    "allocations_drift": "no figure of tensor memory: something is released where no profile looks",
+    "allocations_drift": "no figure of tensor memory: not all that is released was seen",
     "unequal_environments": "launches of this case ran in different environments",
 }
 

@@ -107,6 +107,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return failed or not BROKEN_FLAGS.isdisjoint(self.flags)
 
 
+def condensed(record: Record) -> Record:
+    """The record with the raw times of its slowest process only, which are all that a row needs."""
+    timing = record.timing
+    if timing is None or len(timing.window_s) < 2:
+        return record
+    slowest = timing.window_s.index(max(timing.window_s))
+    short = msgspec.structs.replace(
+        timing,
+        window_s=[timing.window_s[slowest]],
+        step_s=[timing.step_s[slowest]],
+        warmup_step_s=[],
+    )
+    return msgspec.structs.replace(record, timing=short)
+
+
 def rows_of(planned: Sequence[Case], records: Iterable[Record]) -> list[Row]:
     """One row for each planned case, in the plan's order, and for any other that has records."""
     groups: dict[str, list[Record]] = {case.id: [] for case in planned}
@@ -116,7 +131,53 @@ def rows_of(planned: Sequence[Case], records: Iterable[Record]) -> list[Row]:
         cases.setdefault(record.case.id, record.case)
     measured = {id_: _measured(cases[id_], group) for id_, group in groups.items()}
     throughputs = {id_: _throughputs(group) for id_, group in groups.items()}
-    return [_compared(row, list(measured.values()), throughputs) for row in measured.values()]
+    others = _Others(list(measured.values()))
+    return [_compared(row, others, throughputs) for row in measured.values()]
+
+
+class _Others:
+    """The rows that a row can be compared with, found without looking at all of them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._baselines: dict[object, list[Row]] = {}
+        self._alone: dict[object, list[Row]] = {}
+        self._layouts: dict[object, str] = {}
+        for row in rows:
+            if row.case.strategy == BASELINE:
+                self._baselines.setdefault(_workload(row.case), []).append(row)
+            if row.case.world_size == 1:
+                self._alone.setdefault(_own(row.case), []).append(row)
+            layout = _layout(row)
+            if layout is not None:
+                self._layouts.setdefault(layout, row.case.label)
+
+    def baselines(self, row: Row) -> list[Row]:
+        """One device without a wrapper, on the same model."""
+        return self._baselines.get(_workload(row.case), [])
+
+    def alone(self, row: Row) -> list[Row]:
+        """The same strategy on one device."""
+        return self._alone.get(_own(row.case), [])
+
+    def same_buckets_as(self, row: Row) -> str | None:
+        """Label of the first row that differs in its bucket size only, and not in its buckets."""
+        layout = _layout(row)
+        first = None if layout is None else self._layouts[layout]
+        return None if first == row.case.label else first
+
+
+def _own(case: Case) -> object:
+    return _workload(case), *(str(getattr(case, name)) for name in OWN_FIELDS)
+
+
+def _layout(row: Row) -> object | None:
+    """The buckets of a row whose bucket size can be set, with all that else makes it what it is."""
+    buckets = row.communication.bucket_bytes if row.communication is not None else None
+    if not buckets or BUCKET_OPTION not in row.case.options:
+        return None
+    options = {name: value for name, value in row.case.options.items() if name != BUCKET_OPTION}
+    rest = msgspec.structs.replace(row.case, options=options, label="", id="")
+    return msgspec.json.encode((rest, buckets), order="deterministic")
 
 
 def _measured(case: Case, records: Sequence[Record]) -> Row:
@@ -219,41 +280,19 @@ def _median_phases(records: Sequence[Record]) -> Phases | None:
     )
 
 
-def _compared(row: Row, rows: Sequence[Row], throughputs: dict[str, list[float]]) -> Row:
-    baselines = [other for other in rows if other.case.strategy == BASELINE]
-    own = [
-        other
-        for other in rows
-        if other.case.world_size == 1
-        and all(getattr(other.case, name) == getattr(row.case, name) for name in OWN_FIELDS)
-    ]
+def _compared(row: Row, others: _Others, throughputs: dict[str, list[float]]) -> Row:
     row = msgspec.structs.replace(
         row,
-        speedup=_compare(row, baselines, throughputs, "one device without a wrapper"),
-        own_speedup=_compare(row, own, throughputs, f"{row.case.label} on one device"),
+        speedup=_compare(row, others.baselines(row), throughputs, "one device without a wrapper"),
+        own_speedup=_compare(
+            row, others.alone(row), throughputs, f"{row.case.label} on one device"
+        ),
     )
     return msgspec.structs.replace(
         row,
         flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio)],
-        same_buckets_as=_same_buckets(row, rows),
+        same_buckets_as=others.same_buckets_as(row),
     )
-
-
-def _same_buckets(row: Row, rows: Sequence[Row]) -> str | None:
-    """Label of an earlier row that differs in its bucket size only, and not in its buckets."""
-    layout = row.communication.bucket_bytes if row.communication is not None else None
-    if not layout or BUCKET_OPTION not in row.case.options:
-        return None
-
-    def rest(case: Case) -> Case:
-        options = {name: value for name, value in case.options.items() if name != BUCKET_OPTION}
-        return msgspec.structs.replace(case, options=options, label="", id="")
-
-    for other in itertools.takewhile(lambda other: other.case.id != row.case.id, rows):
-        theirs = other.communication.bucket_bytes if other.communication is not None else None
-        if theirs == layout and rest(other.case) == rest(row.case):
-            return other.case.label
-    return None
 
 
 def _compare(
@@ -267,8 +306,7 @@ def _compare(
         return Comparison(reason="more ranks than cores")
     if "no_warmup" in row.flags:
         return Comparison(reason="measured without warm-up")
-    same_model = [other for other in candidates if _workload(other.case) == _workload(row.case)]
-    alike = [other for other in same_model if not _differences(row, other)]
+    alike = [other for other in candidates if not _differences(row, other)]
     alike.sort(key=lambda other: other.case.id != row.case.id)  # a row is its own best baseline
     usable = [
         other
@@ -285,14 +323,14 @@ def _compare(
         return Comparison(ratio=ratio)
     if alike:
         return Comparison(reason=f"{name} has no valid figure")
-    if same_model:
-        keys = min((_differences(row, other) for other in same_model), key=len)
+    if candidates:
+        keys = min((_differences(row, other) for other in candidates), key=len)
         return Comparison(reason=f"{name} was measured with another {' and '.join(keys)}")
     return Comparison(reason=f"{name} was not measured")
 
 
-def _workload(case: Case) -> tuple[object, ...]:
-    return (case.workload, case.preset, sorted(case.workload_options.items(), key=str))
+def _workload(case: Case) -> object:
+    return case.workload, case.preset, str(sorted(case.workload_options.items(), key=str))
 
 
 def _differences(row: Row, other: Row) -> list[str]:

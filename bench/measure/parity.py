@@ -33,8 +33,6 @@ from workloads.base import Batch, Problem, concatenate
 
 STEPS = 3
 """Optimizer steps: enough for a wrong gradient to show in the losses of two more."""
-MAX_BATCH = 4
-"""Most samples of one micro-step: what a strategy does to gradients does not depend on it."""
 TOLERANCE = 1e-6
 """For fp64. Three ranks of ResNet-152 stay below 3e-9 over four steps."""
 FINAL_TOLERANCE = 1e-3

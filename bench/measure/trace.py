@@ -45,7 +45,13 @@ OPERATIONS = {
 """Beginnings of spellings without underscores, and the field's name."""
 NOT_COMPUTATION = frozenset({"c10d", "_c10d_functional", "gloo", "autograd", "torch", "fsdp"})
 """Namespaces of operators on a CPU that communicate, or contain others that do."""
-REDUCE_SCATTERS = ("c10d::_reduce_scatter", "c10d::reduce_scatter")
+COMMUNICATION_BUFFERS = (
+    "c10d::_reduce_scatter",
+    "c10d::reduce_scatter",
+    "FSDP::all_gather (",
+    "aten::flatten_dense_tensors",
+)
+"""Beginnings of ranges in which buffers are made that collectives work on, and let go of."""
 ITEM_BYTES = {
     "float": 4, "double": 8, "int": 4, "long int": 8, "long": 8, "short int": 2, "bool": 1,
     "unsigned char": 1, "signed char": 1, "c10::half": 2, "c10::bfloat16": 2, "half": 2,
@@ -272,9 +278,7 @@ def read_allocations(events: Sequence[Event], devices: int) -> Allocations:
     """Tensor memory during the profiled steps, from a profile that began before the model.
 
     Every allocation and release names its address, so that a tensor is its device's own until it is
-    released, wherever that happens. Gloo releases the copy that its reduce-scatter works on by a
-    thread that no profile sees: such a copy is taken to live until the collective that follows it
-    has ended.
+    released, wherever that happens; see ``_Unseen`` for releases that no profile sees.
 
     Args:
         events: of one process, ``profile_memory`` among them.
@@ -300,22 +304,13 @@ def _changes(events: Sequence[Event], devices: int) -> Iterator[tuple[float, int
     memory = sorted(
         (event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"]
     )
+    ranges = [event for event in events if event["ph"] == "X"]
     owners = [
-        (event["ts"], event["ts"] + event["dur"], int(found[1]))
-        for event in events
-        if event["ph"] == "X" and (found := DEVICE.match(event["name"])) is not None
+        (*_ends(event), int(found[1]))
+        for event in ranges
+        if (found := DEVICE.match(event["name"])) is not None and int(found[1]) < devices
     ]
-    owners = [owner for owner in owners if owner[2] < devices]
-    collectives = sorted(
-        (event["ts"], event["ts"] + event["dur"])
-        for event in events
-        if event["ph"] == "X" and GLOO.match(event["name"])
-    )
-
-    def unseen_release(born: float, latest: float) -> float:
-        """End of the first collective that began after an allocation."""
-        return min(next((end for begin, end in collectives if begin >= born), latest), latest)
-
+    unseen = _Unseen(ranges)
     alive: dict[int, tuple[int, int, float]] = {}
     for event in memory:
         arguments = event["args"]
@@ -323,14 +318,53 @@ def _changes(events: Sequence[Event], devices: int) -> Iterator[tuple[float, int
         if size > 0:
             if address in alive:  # released where no profile looks, and now used again
                 device, old, born = alive[address]
-                yield unseen_release(born, time), device, -old
-            device = next((who for a, b, who in owners if a <= time <= b), 0)
+                yield min(unseen.release(born) or time, time), device, -old
+            device = next((who for begin, end, who in owners if begin <= time <= end), 0)
             alive[address] = (device, size, time)
             yield time, device, size
         elif address in alive:
             device, old, _ = alive.pop(address)
             yield time, device, -old
-    reducing = [event for event in events if event["name"].startswith(REDUCE_SCATTERS)]
     for device, size, born in alive.values():
-        if any(event["ts"] <= born <= event["ts"] + event["dur"] for event in reducing):
-            yield unseen_release(born, math.inf), device, -size
+        release = unseen.release(born)
+        if release is not None:
+            yield release, device, -size
+
+
+def _ends(event: Event) -> Interval:
+    return event["ts"], event["ts"] + event["dur"]
+
+
+class _Unseen:
+    """Releases by gloo's own threads, which no profile sees.
+
+    What a collective works on is released by whoever lets go of it last: sometimes the thread that
+    trains, which is seen, and sometimes gloo's. In the second case it is taken to have happened
+    when the first was done with it: when FSDP had copied a gathered unit out, and for the copies
+    that a reduce-scatter or a broadcast works on, when the next collective had ended.
+    """
+
+    def __init__(self, ranges: Sequence[Event]) -> None:
+        in_order = sorted(ranges, key=lambda event: event["ts"])
+        self._temporary = [
+            (*_ends(event), event["name"])
+            for event in in_order
+            if event["name"].startswith(COMMUNICATION_BUFFERS)
+        ]
+        self._collectives = [_ends(event) for event in in_order if GLOO.match(event["name"])]
+        self._copied = [
+            (*_ends(event), event["name"])
+            for event in in_order
+            if event["name"].startswith("FSDP::all_gather_copy_out")
+        ]
+
+    def release(self, born: float) -> float | None:
+        """When that was; None for an allocation that no collective works on."""
+        made_in = [name for begin, end, name in self._temporary if begin <= born <= end]
+        if not made_in:
+            return None
+        unit = made_in[-1].partition(" ")[2]
+        copied = (end for begin, end, name in self._copied if begin > born and name.endswith(unit))
+        if unit and (end := next(copied, None)) is not None:
+            return end
+        return next((end for begin, end in self._collectives if begin >= born), None)

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -121,6 +121,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 def read_records(folder: Path) -> list[Record]:
     """All records of a folder, in the order in which they were written.
 
+    Raises:
+        RecordsError: no such folder, or no records in it.
+    """
+    return list(iterate_records(folder))
+
+
+def iterate_records(folder: Path) -> Iterator[Record]:
+    """The records of a folder one by one, so that no more than one need be held.
+
     The last line may be cut short by a crash: it is ignored. Any other line that is no record is
     left out with a warning that names it, and the rest is read.
 
@@ -129,28 +138,27 @@ def read_records(folder: Path) -> list[Record]:
     """
     path = _existing(folder, RECORDS)
     decoder = msgspec.json.Decoder(Record)
-    records: list[Record] = []
     try:
-        lines = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    record = decoder.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    if line.endswith(b"\n"):  # every complete line does
+                        _warn(f"{path}:{number}: left out, no record: {error}")
+                    continue
+                if record.schema > SCHEMA:
+                    _warn(f"{path}:{number}: left out, schema {record.schema} is newer than mine")
+                    continue
+                yield record
     except OSError as error:
         raise RecordsError(f"{path}: cannot be read: {error.strerror}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            if number < len(lines):  # every complete line ends in a newline
-                warnings.warn(f"{path}:{number}: left out, no record: {error}", stacklevel=2)
-            continue
-        if record.schema > SCHEMA:
-            warnings.warn(
-                f"{path}:{number}: left out, schema {record.schema} is newer than {SCHEMA}",
-                stacklevel=2,
-            )
-            continue
-        records.append(record)
-    return records
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
 
 
 def read_run(folder: Path) -> RunInfo:

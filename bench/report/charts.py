@@ -17,7 +17,7 @@ import msgspec
 from bench.analyze.scaling import Row
 from bench.errors import BenchError
 from bench.records.store import write_atomically
-from bench.report.tables import GIB, Table, known, memory_of, variant
+from bench.report.tables import GIB, Table, known, memory_of, variants
 
 COLOURS = {
     "single": "#4d4d4d",
@@ -34,6 +34,8 @@ PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optim
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
 MARKERS = "osD^vP*X"
 DPI = 120
+MOST_ROWS = 96
+"""Of a table whose charts can still be read: eight device counts of twelve strategies."""
 GROUP_WIDTH = 0.8
 """Of the space of one group of bars."""
 
@@ -85,7 +87,7 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
 def _figures(table: Table) -> Iterator[tuple[str, tuple[str, Any]]]:
     rows = table.rows
     measured = [row for row in rows if row.samples_per_s is not None]
-    if not measured:
+    if not measured or len(rows) > MOST_ROWS:
         return
     if len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1:
         yield "speedup", ("Speedup over one device", _speedup(rows))
@@ -119,19 +121,19 @@ class _Looks:
     """Colour by strategy; marker and hatch by variant of it."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
+        self._name = variants(rows)
         self._variants: dict[str, list[str]] = {}
         for row in rows:
             names = self._variants.setdefault(row.case.strategy, [])
-            if variant(row.case, rows) not in names:
-                names.append(variant(row.case, rows))
+            if self._name(row.case) not in names:
+                names.append(self._name(row.case))
         others = itertools.cycle(OTHERS)
         self._colours = {name: COLOURS.get(name) or next(others) for name in self._variants}
-        self._rows = rows
         self.labels = [name for names in self._variants.values() for name in names]
 
     def of(self, row: Row) -> tuple[str, str, str, str]:
         """(label, colour, marker, hatch)."""
-        label = variant(row.case, self._rows)
+        label = self._name(row.case)
         number = self._variants[row.case.strategy].index(label)
         colour = self._colours[row.case.strategy]
         return label, colour, MARKERS[number % len(MARKERS)], HATCHES[number % len(HATCHES)]
@@ -261,7 +263,8 @@ def _memory(rows: Sequence[Row], name: str) -> Any:
 def _step(rows: Sequence[Row]) -> Any:
     shown = [row for row in rows if row.phases is not None]
     figure, axes = _new_figure(6.4, 1.4 + 0.32 * len(shown))
-    names = [f"{variant(row.case, rows)} x{row.case.world_size}" for row in shown]
+    name = variants(rows)
+    names = [f"{name(row.case)} x{row.case.world_size}" for row in shown]
     left = [0.0] * len(shown)
     for phase, colour in PHASES.items():
         widths = [getattr(row.phases, f"{phase}_s") * 1e3 for row in shown]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench.analyze.scaling import Row, rows_of
+from bench.analyze.scaling import Row, condensed, rows_of
 from bench.errors import OutputError
 from bench.plan.case import PlannedCase
 from bench.records.record import Record, RunInfo
-from bench.records.store import read_records, read_run, write_atomically
+from bench.records.store import iterate_records, read_run, write_atomically
 from bench.report.charts import Chart, write_charts
 from bench.report.tables import Column, Footnotes, Table, render, tables_of
 
@@ -55,12 +55,13 @@ one that could not be proved says so.
 
 
 def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
-    """A results folder, analysed.
+    """A results folder, analysed: the run, its records with the times that rows need, the rows.
 
     Raises:
         RecordsError: it is none.
     """
-    info, records = read_run(folder), read_records(folder)
+    info = read_run(folder)
+    records = [condensed(record) for record in iterate_records(folder)]
     planned = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
     return info, records, rows_of([one.case for one in planned], records)
 

@@ -16,6 +16,8 @@ from bench.plan.case import UNSAFE, Case
 
 DETAILED_FLAGS = frozenset({"shared_cores"})
 """Flags that only concern what the second table shows."""
+NAMED_BY_VALUE = ("precision", "optimizer", "backend")
+"""Fields whose values say what they are of."""
 GIB = 2**30
 DASH = "–"
 
@@ -122,9 +124,10 @@ def _plain(value: object) -> str:
 
 def _named(rows: Sequence[Row]) -> list[Column]:
     """What every table begins with."""
+    name = variants(rows)
     return [
         Column("devices", lambda row: str(row.case.world_size), is_figure=False, is_text=False),
-        Column("strategy", lambda row: variant(row.case, rows), is_figure=False, is_text=True),
+        Column("strategy", lambda row: name(row.case), is_figure=False, is_text=True),
     ]
 
 
@@ -205,26 +208,30 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
     return "; ".join([*(part for part in shared if part), device])
 
 
-def variant(case: Case, rows: Sequence[Row]) -> str:
-    """The strategy with whatever else varies between the rows of its table."""
-    parts = [case.label]
-    for name in (
-        "precision",
-        "compile",
-        "optimizer",
-        "backend",
-        "accumulation_steps",
-        "per_device_batch" if case.scaling == "weak" else "global_batch",
-        "seed",
-    ):
-        values = {getattr(row.case, name) for row in rows} - {None}
-        if len(values) > 1 and getattr(case, name) is not None:
-            parts.append(
-                f"{getattr(case, name)}"
-                if name in {"precision", "backend", "optimizer"}
-                else f"{name} {getattr(case, name)}"
-            )
-    return ", ".join(parts)
+def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
+    """Names each case of a table: the strategy with whatever else varies between the rows."""
+    cases = [row.case for row in rows]
+    batch = "per_device_batch" if cases and cases[0].scaling == "weak" else "global_batch"
+    varying = [
+        name
+        for name in (*NAMED_BY_VALUE, "compile", "accumulation_steps", batch, "seed")
+        if len({getattr(case, name) for case in cases} - {None}) > 1
+    ]
+
+    def name(case: Case) -> str:
+        values = [(name, getattr(case, name)) for name in varying]
+        return ", ".join(
+            [
+                case.label,
+                *(
+                    str(value) if name in NAMED_BY_VALUE else f"{name} {value}"
+                    for name, value in values
+                    if value is not None
+                ),
+            ]
+        )
+
+    return name
 
 
 def render(

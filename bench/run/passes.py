@@ -68,7 +68,7 @@ def measure_communication(rank: Rank) -> Session:
     profiler = rank.device.profiler(shapes=True)
     with profiler:
         run_block(engine, 1)  # the profiler itself warms up
-        _profiled_steps(rank, engine)
+        _profiled_steps(rank, engine, PROFILED_STEPS)
     events = _exported(rank, profiler)
     trace = read_steps(
         events,
@@ -90,17 +90,17 @@ def measure_memory(rank: Rank) -> Session:
         rank.note(phase="memory")
         # The first step makes the optimizer's state; DDP rebuilds its buckets before the second.
         run_block(engine, 2)
-        _profiled_steps(rank, engine)
+        _profiled_steps(rank, engine, 1)
     found = read_allocations(_exported(rank, profiler), rank.driven)
     rank.note(allocations=found, held=engine.session.held_bytes())
     return engine.session
 
 
-def _profiled_steps(rank: Rank, engine: Engine) -> None:
+def _profiled_steps(rank: Rank, engine: Engine, steps: int) -> None:
     rank.slowest(0.0)
     rank.device.synchronize()
     with record_function(STEPS):
-        run_block(engine, PROFILED_STEPS)
+        run_block(engine, steps)
 
 
 def _exported(rank: Rank, profiler: profile) -> list[Event]:

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from bench.measure import parity
 from bench.records.record import Parity, Verdict
-from bench.run.rank import Rank
+from bench.run.rank import Rank, proof_size
 from bench.strategies.base import Session, autocast
 from workloads.base import Batch, Problem
 
@@ -23,10 +23,6 @@ IS_ROUGH = 1e-3
 """Tolerance of a gradient from which its proof is no longer called exact."""
 PROVES_NOTHING = 0.5
 """Tolerance that would let a halved gradient pass."""
-
-
-def _parity_batch(rank: Rank) -> int:
-    return min(rank.case.per_device_batch, parity.MAX_BATCH)
 
 
 def prove(rank: Rank) -> Session:
@@ -57,7 +53,7 @@ class _Exact:
 
 
 def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exact]:
-    problem = rank.problem(dtype=torch.float64, batch=_parity_batch(rank))
+    problem = rank.problem_for_proof(dtype=torch.float64)
     session = rank.strategy.prepare(problem, rank.context(exact=True))
     batches = rank.batches(problem)
     losses: list[float] = []
@@ -76,7 +72,7 @@ def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exa
 
 
 def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, parity.Comparison]:
-    problem = rank.problem(batch=_parity_batch(rank))
+    problem = rank.problem_for_proof()
     session = rank.strategy.prepare(problem, rank.context())
     _accumulate(rank, session, rank.batches(problem))
     rounding = torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
@@ -138,7 +134,7 @@ def _verdict(rank: Rank, exact: _Exact, native: parity.Comparison) -> Parity:
         max_rank_divergence=_finite(exact.divergence),
         reference=rank.strategy.reference(rank.case.options),
         steps=parity.STEPS,
-        per_device_batch=_parity_batch(rank),
+        per_device_batch=proof_size(rank.case)[1],
     )
 
 
@@ -163,11 +159,11 @@ def make_reference(rank: Rank) -> None:
     def region() -> AbstractContextManager[object]:
         return autocast(rank.context())
 
-    problem = rank.problem(dtype=torch.float64, batch=_parity_batch(rank))
+    problem = rank.problem_for_proof(dtype=torch.float64)
     losses, first, final, moved = parity.train_reference(
         problem, step_batches(problem), parity.STEPS
     )
-    problem = rank.problem(batch=_parity_batch(rank))
+    problem = rank.problem_for_proof()
     batches = next(step_batches(problem))
     parity.accumulate(problem, batches, region)
     native = parity.copy_gradients(problem.model.named_parameters())

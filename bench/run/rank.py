@@ -74,19 +74,25 @@ class Rank:
             one_thread=one_thread,
         )
 
-    def problem(self, *, dtype: torch.dtype | None = None, batch: int | None = None) -> Problem:
-        """The case's workload, built; in its own type and batch unless told otherwise."""
+    def problem(self) -> Problem:
+        """The case's workload, built."""
         workload = find_workload(self.case.workload)
-        return workload.build(
-            msgspec.convert(self.case.workload_options, workload.options),
-            Build(
-                device=self.device.torch_device,
-                dtype=dtype or DTYPES.get(self.case.precision, torch.float32),
-                seed=self.case.seed,
-                per_device_batch=batch or self.case.per_device_batch,
-                optimizer=self.case.optimizer,
-            ),
+        options = msgspec.convert(self.case.workload_options, workload.options)
+        return self._build(options, self.case.per_device_batch, None)
+
+    def problem_for_proof(self, *, dtype: torch.dtype | None = None) -> Problem:
+        """The case's model on less data; in its own type unless told otherwise."""
+        return self._build(*proof_size(self.case), dtype)
+
+    def _build(self, options: Any, batch: int, dtype: torch.dtype | None) -> Problem:
+        build = Build(
+            device=self.device.torch_device,
+            dtype=dtype or DTYPES.get(self.case.precision, torch.float32),
+            seed=self.case.seed,
+            per_device_batch=batch,
+            optimizer=self.case.optimizer,
         )
+        return find_workload(self.case.workload).build(options, build)
 
     def batches(self, problem: Problem) -> Iterator[Batch]:
         """This process's own samples: its shard, or all shards if it drives all devices."""
@@ -101,6 +107,13 @@ class Rank:
         agreed = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
         return agreed.item()
+
+
+def proof_size(case: Case) -> tuple[Any, int]:
+    """(options of the workload, per-device batch) that a case is proved with."""
+    workload = find_workload(case.workload)
+    options = msgspec.convert(case.workload_options, workload.options)
+    return workload.for_proof(options, case.per_device_batch)
 
 
 def outcome_file(folder: Path, rank: int) -> Path:

@@ -17,16 +17,18 @@ from typing import Any, Protocol
 import msgspec
 
 from bench.errors import Interruption, one_line
-from bench.measure.parity import MAX_BATCH
 from bench.plan.case import Case, Pass, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
 from bench.records.store import Store
 from bench.run.launch import Launcher
 from bench.run.outcome import Failure, find_culprit, to_record
+from bench.run.rank import proof_size
 
-LAUNCH_GUESS_S = 6.0
+LAUNCH_GUESS_S = 3.0
 """Start, set-up and warm-up of a launch, before any has been seen."""
+WITH_WINDOW = frozenset({"timing", "communication"})
+"""Passes that go on for as long as the window is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ class Progress(Protocol):
 
 @dataclass(kw_only=True)
 class Estimate:
-    """How long the rest will take, from what launches of the same kind took."""
+    """How long the rest will take, from what the most similar launches so far took."""
 
     seen: dict[tuple[str, Pass], list[float]] = field(default_factory=dict)
 
@@ -73,12 +75,15 @@ class Estimate:
             return statistics.fmean(own)
         case = step.planned.case
         model = f"{case.workload}-{case.preset}"
-        of_pass = {id_: times for (id_, pass_), times in self.seen.items() if pass_ == step.pass_}
-        of_model = {id_: times for id_, times in of_pass.items() if id_.startswith(model)}
-        alike = [seconds for times in (of_model or of_pass).values() for seconds in times]
-        if alike:
-            return statistics.fmean(alike)
-        return LAUNCH_GUESS_S + step.planned.effort.window.max_s
+        alike = [
+            (pass_, times) for (id_, pass_), times in self.seen.items() if id_.startswith(model)
+        ]
+        same_pass = [seconds for pass_, times in alike if pass_ == step.pass_ for seconds in times]
+        if same_pass:
+            return statistics.fmean(same_pass)
+        window_s = step.planned.effort.window.max_s if step.pass_ in WITH_WINDOW else 0.0
+        of_model = [seconds for _, times in alike for seconds in times]
+        return (statistics.fmean(of_model) if of_model else LAUNCH_GUESS_S) + window_s
 
 
 def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
@@ -279,15 +284,16 @@ class _Reference:
 
 def _reference_key(case: Case) -> str:
     """Equal for cases that train on the same samples from the same parameters."""
+    options, batch = proof_size(case)
     parts: tuple[Any, ...] = (
         find_strategy(case.strategy).reference(case.options),
         case.workload,
-        case.workload_options,
+        msgspec.to_builtins(options),
+        batch,
         case.device,
         case.cores_per_device,
         case.precision,
         case.optimizer,
-        min(case.per_device_batch, MAX_BATCH),
         case.world_size,
         case.accumulation_steps,
         case.seed,

@@ -168,7 +168,6 @@ class ReplicaSession(ModuleSession):
                 target = [*replica.parameters(), *replica.buffers()]
                 for own, new in zip(target, source, strict=True):
                     own.copy_(new)
-                replica.zero_grad()
 
     def _scatter(self, tensors: Sequence[Tensor | None]) -> list[list[Tensor]]:
         """Per replica, its samples of each tensor: the first's in place, the others copied."""
@@ -207,6 +206,7 @@ class ReplicaSession(ModuleSession):
                         own.grad = other.grad
                     elif other.grad is not None:
                         own.grad.add_(other.grad)
+                replica.zero_grad()
 
 
 def _backward(index: int, pair: tuple[Tensor, list[Tensor]]) -> None:

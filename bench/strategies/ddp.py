@@ -59,7 +59,7 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
 
 def reference(options: Mapping[str, Any]) -> Reference:
     """With ``sync_batchnorm``, the model sees the whole batch at once."""
-    return "whole_batch" if options["sync_batchnorm"] else "micro_batches"
+    return "whole_batch" if options.get("sync_batchnorm") else "micro_batches"
 
 
 def prepare(problem: Problem, context: Context) -> Session:

@@ -23,12 +23,15 @@ from bench.plan.case import Case, Effort, Window
 from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite
+from bench.records.store import RECORDS, Store
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.loop import Engine, Length, run_block, run_window
 from bench.run.outcome import samples_per_s
+from tests.analyze.test_scaling import timing
 from tests.fakes import SHORT, FakeSession, FakeTime, make_case
 from tests.limits import bare
 from tests.limits.limit import Limit
+from tests.report.test_page import make_info
 from tests.strategies.test_contract import planned_case
 from workloads.base import Batch
 
@@ -205,10 +208,60 @@ def planning() -> list[Limit]:
     return [Limit(f"planning {count} cases", f"{seconds:.2f} s", "2 s", kept)]
 
 
+def page() -> list[Limit]:
+    """A report of 10,000 records of 8 ranks and 200 steps each, as a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_many(folder, cases=2000, launches=5)
+        begin = time.monotonic()
+        child = subprocess.Popen(
+            [PYTHON, "-m", "bench", "report", str(folder)], stdout=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.monotonic() - begin
+        child.returncode = status
+        gigabytes = usage.ru_maxrss * 1024 / 1e9
+    assert status == 0
+    return [
+        Limit(
+            "page of 10,000 records of 8 ranks x 200 steps",
+            f"{seconds:.1f} s, {gigabytes:.2f} GB",
+            "10 s, 1 GB",
+            seconds <= 10 and gigabytes <= 1,
+        )
+    ]
+
+
+def _write_many(folder: Path, *, cases: int, launches: int) -> None:
+    """Records as a large sweep leaves them: twenty workloads, each in a hundred variants."""
+    chance = random.Random(0)
+    with Store(folder) as store:
+        store.write_run(make_info())
+    with (folder / RECORDS).open("wb") as file:
+        for number in range(cases):
+            case = make_case(
+                strategy="single" if number % 100 == 0 else "ddp",
+                workload=f"workload{number // 100}",
+                world_size=1 if number % 100 == 0 else 8,
+                options={"bucket_cap_mb": number},
+                label=f"ddp(bucket_cap_mb={number})",
+            )
+            ranks = 1 if number % 100 == 0 else 8
+            for launch in range(launches):
+                steps = [[chance.uniform(0.1, 0.12) for _ in range(200)] for _ in range(ranks)]
+                record = timing(case, 100.0, launch)
+                assert record.timing is not None
+                raw = msgspec.structs.replace(
+                    record.timing, step_s=steps, window_s=[sum(rank) for rank in steps]
+                )
+                record = msgspec.structs.replace(record, timing=raw)
+                file.write(msgspec.json.encode(record) + b"\n")
+
+
 def suites() -> list[Limit]:
     """Whole runs, as a user starts them."""
     limits = []
-    for name, bar_s in (("smoke", 60), ("quick", 300)):
+    for name, bar_s in (("smoke", 60), ("quick", 480)):
         with tempfile.TemporaryDirectory() as folder:
             begin = time.monotonic()
             subprocess.run(
@@ -228,6 +281,7 @@ CHECKS: Sequence[tuple[str, Callable[[], list[Limit]]]] = [
         truth,
         instrumentation,
         planning,
+        page,
         fidelity_single,
         fidelity_ddp,
         suites,

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bench.measure.memory import Peaks
+from bench.measure.trace import Allocations, Span, StepsTrace
 from bench.plan.case import Effort
 from bench.records.record import Parity
 from bench.run.outcome import (
@@ -139,12 +140,72 @@ def test_out_of_memory_and_timeout_are_their_own_status() -> None:
 
 def test_the_communication_pass_gives_the_median_difference() -> None:
     pairs = [(0.3, 0.1), (0.2, 0.1), (0.5, 0.1)]
+    trace = StepsTrace(steps=1, spans=[], computation={})
     record = record_of(
-        outcome(0, sync_pairs_s=pairs, bucket_bytes=[4, 8]), outcome(1), job="communication"
+        outcome(0, sync_pairs_s=pairs, bucket_bytes=[4, 8], trace=trace),
+        outcome(1, trace=trace),
+        job="communication",
     )
     assert record.communication.sync_cost_s == pytest.approx(0.2)
     assert record.communication.bucket_bytes == [4, 8]
     assert record.throughput is None
+
+
+def test_the_communication_pass_combines_the_ranks_traces() -> None:
+    def trace(begin_s: float) -> StepsTrace:
+        span = Span(
+            operation="all_reduce",
+            key="1",
+            begin_s=begin_s,
+            end_s=10.0,
+            payload_bytes=1000,
+            device=0,
+        )
+        return StepsTrace(steps=2, spans=[span], computation={0: [(0.0, 9.0)]})
+
+    record = record_of(
+        outcome(0, trace=trace(6.0)), outcome(1, trace=trace(8.0)), job="communication"
+    )
+    found = record.communication
+    # Moving took 2 s of which 1 s is hidden; the first rank waited 2 s; all over two steps.
+    assert (found.busy_s, found.exposed_s, found.wait_s) == (1.0, 0.5, 1.0)
+    assert found.hidden_fraction == 0.5
+    (collective,) = found.collectives
+    assert (collective.op, collective.calls, collective.payload_bytes) == ("all_reduce", 0.5, 500)
+    assert collective.wire_bytes_minimum == 500
+
+
+def test_the_memory_pass_gives_a_peak_where_nothing_drifts() -> None:
+    steady = Allocations(peak=[3000], before=[1000], after=[1000])
+    drifting = Allocations(peak=[3000], before=[1000], after=[1100])
+    held = [{"parameters": 700, "buffers": 0, "optimizer_state": 200}]
+    record = record_of(
+        outcome(0, allocations=steady, held=held), outcome(1, allocations=steady, held=held),
+        job="memory",
+    )  # fmt: skip
+    assert record.memory.peak_allocated_bytes == [3000, 3000]
+    assert record.memory.by_category["parameters"] == [700, 700]
+    assert record.flags == []
+    record = record_of(
+        outcome(0, allocations=steady), outcome(1, allocations=drifting), job="memory"
+    )
+    assert record.memory.peak_allocated_bytes == [3000, None]
+    assert record.flags == ["allocations_drift"]
+
+
+def test_pieces_of_a_phase_stand_beside_the_four() -> None:
+    measured = outcome(0).measured
+    assert measured is not None
+    phase_s = {
+        "data": 0.0,
+        "forward": 0.3,
+        "forward.gather": 0.1,
+        "backward": 0.2,
+        "optimizer": 0.1,
+    }
+    one = outcome(0, measured=msgspec.structs.replace(measured, phase_s=phase_s))
+    phases = record_of(one).phases
+    assert (phases.forward_s, phases.pieces_s) == (0.3, {"forward.gather": 0.1})
 
 
 def test_the_parity_pass_gives_the_worst_ranks_verdict() -> None:

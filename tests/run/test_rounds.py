@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bench.errors import Interruption
+from bench.measure.trace import Allocations, StepsTrace
 from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records
@@ -36,6 +37,7 @@ def test_each_round_visits_every_case_once() -> None:
     assert sum(step.pass_ == "parity" for step in steps) == 3
     (communication,) = [step for step in steps if step.pass_ == "communication"]
     assert communication.planned is PAIR
+    assert sum(step.pass_ == "memory" for step in steps) == 3
     assert len({step.key for step in steps}) == len(steps)
 
 
@@ -62,6 +64,10 @@ class FakeLauncher:
         self.scratch = scratch
         self.answers = answers
         self.jobs: list[tuple[Job, str]] = []
+        self.renewed_before: list[int] = []
+
+    def renew(self) -> None:
+        self.renewed_before.append(len(self.jobs))
 
     def launch_case(
         self,
@@ -89,7 +95,14 @@ class FakeLauncher:
             reference=str(reference),
         )
         ranks = (
-            outcome(rank, parity=Parity(verdict="exact"), failure=answer, batch_digests=[str(rank)])
+            outcome(
+                rank,
+                parity=Parity(verdict="exact"),
+                failure=answer,
+                batch_digests=[str(rank)],
+                trace=StepsTrace(steps=1, spans=[], computation={}),
+                allocations=Allocations(peak=[2], before=[1], after=[1]),
+            )
             for rank in range(processes)
         )
         return assignment, tuple(ranks)
@@ -136,7 +149,7 @@ def test_every_planned_case_becomes_a_row(tmp_path: Path) -> None:
 def test_a_failure_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     failure = Failure(status="out_of_memory", reason="no memory", at_s=1.0)
     _, records, _ = run(tmp_path, [SINGLE], timing=failure)
-    assert [record.status for record in records] == ["ok", *["out_of_memory"] * 3]
+    assert [record.status for record in records] == ["ok", *["out_of_memory"] * 3, "ok"]
 
 
 def test_a_reference_is_trained_once_for_all_that_share_it(tmp_path: Path) -> None:
@@ -157,15 +170,15 @@ def test_without_a_reference_nothing_is_proved(tmp_path: Path) -> None:
 
 def test_a_fault_outside_of_the_ranks_is_a_row_too(tmp_path: Path) -> None:
     _, records, progress = run(tmp_path, [SINGLE], timing=ConnectionRefusedError("no server"))
-    assert [record.status for record in records] == ["ok", *["failed"] * 3]
-    assert records[-1].reason == "outside of the ranks: ConnectionRefusedError: no server"
+    assert [record.status for record in records] == ["ok", *["failed"] * 3, "ok"]
+    assert records[1].reason == "outside of the ranks: ConnectionRefusedError: no server"
     assert progress.left[-1] == 0
 
 
 def test_done_keys_are_not_run_again(tmp_path: Path) -> None:
     done = frozenset({(SINGLE.case.id, 0, "timing"), (SINGLE.case.id, 2, "timing")})
     launcher, records, _ = run(tmp_path, [SINGLE], done=done)
-    assert [job for job, _ in launcher.jobs] == ["reference", "parity", "timing"]
+    assert [job for job, _ in launcher.jobs] == ["reference", "parity", "timing", "memory"]
     assert [record.launch for record in records if record.pass_ == "timing"] == [1]
 
 
@@ -176,16 +189,26 @@ def test_an_interruption_is_a_row_too(tmp_path: Path) -> None:
     assert progress.left[-1] == -1
 
 
-def test_estimates_learn_from_the_same_case_then_the_same_pass() -> None:
+def test_estimates_learn_from_the_same_case_then_the_same_pass_then_the_same_model() -> None:
     estimate = Estimate()
     own = Step(planned=SINGLE, pass_="timing", launch=0)
     other = Step(planned=PAIR, pass_="timing", launch=0)
     window = SHORT.window.max_s
-    short = Step(planned=PlannedCase(case=make_case(), effort=SHORT), pass_="parity", launch=0)
-    assert estimate.left_s([short]) == pytest.approx(6 + window)
+    short = PlannedCase(case=make_case(), effort=SHORT)
+    first = Step(planned=short, pass_="communication", launch=0)
+    proof = Step(planned=short, pass_="parity", launch=0)
+    assert estimate.left_s([first, proof]) == pytest.approx(3 + window + 3)
     estimate.add(own, 4.0)
     estimate.add(own, 2.0)
     estimate.add(other, 9.0)
     assert estimate.left_s([own, other]) == pytest.approx(3 + 9)
     third = Step(planned=planned(seed=9), pass_="timing", launch=0)
     assert estimate.left_s([third]) == pytest.approx(5.0)
+    assert estimate.left_s([first, proof]) == pytest.approx(5 + window + 5)
+
+
+def test_each_round_of_timing_has_a_fork_server_of_its_own(tmp_path: Path) -> None:
+    launcher, _, _ = run(tmp_path, [PAIR, SINGLE])
+    jobs = [job for job, _ in launcher.jobs]
+    first = jobs.index("timing")
+    assert launcher.renewed_before == [first, first + 2, first + 4]

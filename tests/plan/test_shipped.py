@@ -1,0 +1,85 @@
+"""What the shipped suites plan on machines of several kinds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bench.plan.case import Machine, PlannedCase
+from bench.plan.matrix import expand
+from bench.plan.suite import load_suite
+from tests.fakes import EIGHT_GPUS, TWO_CORES
+
+
+def plan(name: str, machine: Machine) -> tuple[PlannedCase, ...]:
+    return expand(load_suite(name), machine)
+
+
+def test_quick_compares_four_strategies_over_three_workloads_on_one_and_two_devices() -> None:
+    planned = plan("quick", TWO_CORES)
+    assert all(one.skip_reason is None for one in planned)
+    counts = Counter((one.case.workload, one.case.strategy) for one in planned)
+    workloads = ("resnet152", "transformer", "embedding")
+    expected = {(name, strategy): 2 for name in workloads for strategy in ("dp", "ddp", "fsdp")}
+    assert counts == expected | {(name, "single"): 1 for name in workloads}
+    assert {one.case.preset for one in planned} == {"cpu"}
+
+
+def test_quick_takes_the_accelerators_where_there_are_any() -> None:
+    planned = plan("quick", EIGHT_GPUS)
+    assert {one.case.device for one in planned} == {"cuda"}
+    assert {one.case.preset for one in planned} == {"full"}
+
+
+def test_cpu_goes_beyond_the_cores_and_says_so() -> None:
+    planned = plan("cpu", TWO_CORES)
+    assert {one.case.world_size for one in planned} == {1, 2, 4, 8}
+    for one in planned:
+        assert ("oversubscribed" in one.flags) == (one.case.world_size > 2)
+
+
+@pytest.mark.parametrize("name", ["gpu", "resnet152-scaling"])
+def test_without_an_accelerator_everything_is_skipped_with_its_reason(name: str) -> None:
+    planned = plan(name, TWO_CORES)
+    assert planned
+    for one in planned:
+        assert one.skip_reason is not None
+        assert "cuda device" in one.skip_reason
+
+
+def test_gpu_runs_everything_on_eight_devices() -> None:
+    planned = plan("gpu", EIGHT_GPUS)
+    ran = [one.case for one in planned if one.skip_reason is None]
+    assert {case.workload for case in ran} == {"resnet152", "transformer", "embedding"}
+    assert {case.strategy for case in ran} == {"single", "dp", "ddp", "fsdp"}
+    assert {case.world_size for case in ran} == {1, 2, 4, 8}
+    assert {case.preset for case in ran} == {"full"}
+    assert {case.options.get("bucket_cap_mb") for case in ran} >= {None, 1, 5, 25, 100}
+    assert "bf16-amp" in {case.precision for case in ran}
+
+
+def test_resnet152_scaling_is_the_articles_table() -> None:
+    planned = plan("resnet152-scaling", EIGHT_GPUS)
+    assert all(one.skip_reason is None for one in planned)
+    cases = [one.case for one in planned]
+    assert {case.per_device_batch for case in cases} == {64}
+    rows = {(case.label, case.world_size) for case in cases}
+    for size in (1, 2, 4, 8):
+        assert {("dp", size), ("ddp", size), ("ddp(sync_batchnorm=true)", size)} <= rows
+    assert ("single", 1) in rows
+
+
+def test_fewer_devices_than_asked_for_are_rows_with_a_reason() -> None:
+    two = Machine(
+        cores=EIGHT_GPUS.cores,
+        accelerator="cuda",
+        devices=EIGHT_GPUS.devices[:2],
+        backends=EIGHT_GPUS.backends,
+        default_backends=EIGHT_GPUS.default_backends,
+    )
+    for one in plan("resnet152-scaling", two):
+        if one.case.world_size > 2:
+            assert one.skip_reason == f"needs {one.case.world_size} cuda devices, found 2"
+        else:
+            assert one.skip_reason is None

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.analyze.scaling import rows_of
+from bench.records.record import Memory, Phases, Record
+from bench.records.store import Store
+from bench.report.charts import MOST_ROWS, write_charts
+from bench.report.page import write_report
+from bench.report.tables import Table, tables_of
+from tests.analyze.test_scaling import launches, timing
+from tests.fakes import make_case
+from tests.report.test_page import make_folder, make_info
+
+PNG = b"\x89PNG"
+
+
+def table(sizes: tuple[int, ...] = (1, 2, 4), ways: int = 4, **changes: Any) -> Table:
+    records: list[Record] = launches(make_case(strategy="single"), 99, 100, 101)
+    for way in range(ways):
+        for size in sizes:
+            case = make_case(
+                strategy="ddp",
+                world_size=size,
+                options={"bucket_cap_mb": way},
+                label=f"ddp(bucket_cap_mb={way}, gradient_as_bucket_view=true)",
+            )
+            fields = {
+                "phases": Phases(data_s=0.001, forward_s=0.1, backward_s=0.2, optimizer_s=0.05),
+                "memory": Memory(
+                    peak_allocated_bytes=[2**30 * (index + 1) for index in range(size)],
+                    peak_reserved_bytes=[None] * size,
+                    peak_driver_bytes=[None] * size,
+                    peak_process_bytes=[None] * size,
+                ),
+            } | changes
+            records += launches(case, 90.0 * size, 92.0 * size, 95.0 * size, **fields)
+    (only,) = tables_of(rows_of([], records))
+    return only
+
+
+def test_each_table_has_its_four_charts_in_both_formats(tmp_path: Path) -> None:
+    ((*charts,),) = write_charts([table()], tmp_path)
+    assert [chart.svg.stem.rpartition("-")[2] for chart in charts] == [
+        "speedup",
+        "throughput",
+        "memory",
+        "step",
+    ]
+    for chart in charts:
+        assert chart.png.read_bytes().startswith(PNG)
+        text = chart.svg.read_text(encoding="utf-8")
+        assert "</svg>" in text
+        assert chart.title in text  # for those who cannot see it
+
+
+def test_the_same_rows_give_the_same_charts(tmp_path: Path) -> None:
+    first, second = (write_charts([table()], tmp_path / name) for name in "ab")
+    for one, other in zip(first[0], second[0], strict=True):
+        assert one.svg.read_bytes() == other.svg.read_bytes()
+
+
+@pytest.mark.parametrize("ways", [1, 12])
+def test_any_number_of_strategies_fits(tmp_path: Path, ways: int) -> None:
+    (charts,) = write_charts([table((1, 2, 4, 8), ways)], tmp_path)
+    assert len(charts) == 4
+
+
+def test_a_strategy_has_one_colour_and_its_variants_differ(tmp_path: Path) -> None:
+    (charts,) = write_charts([table(ways=2)], tmp_path)
+    throughput = charts[1].svg.read_text(encoding="utf-8")
+    assert "#0072b2" in throughput
+    assert "pattern" in throughput  # a hatch
+
+
+def test_what_was_not_measured_is_a_marked_gap(tmp_path: Path) -> None:
+    failed = timing(
+        make_case(strategy="ddp", world_size=2),
+        1.0,
+        status="out_of_memory",
+        reason="no memory",
+        timing=None,
+        throughput=None,
+        memory=None,
+    )
+    records = [*launches(make_case(), 99, 100, 101), failed]
+    tables = tables_of(rows_of([], records))
+    (charts,) = write_charts(tables, tmp_path)
+    names = [chart.svg.stem.rpartition("-")[2] for chart in charts]
+    assert "speedup" not in names  # a single point is no line
+    assert "throughput" in names
+
+
+def test_charts_that_are_no_longer_drawn_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "old-speedup.svg").write_text("<svg/>")
+    write_charts([table()], tmp_path)
+    assert not (tmp_path / "old-speedup.svg").exists()
+
+
+def test_a_table_too_long_to_be_drawn_has_no_charts(tmp_path: Path) -> None:
+    long = table((1, 2, 4, 8), MOST_ROWS // 4 + 1)
+    assert write_charts([long], tmp_path) == [[]]
+
+
+def test_the_page_shows_the_charts(tmp_path: Path) -> None:
+    page = write_report(make_folder(tmp_path / "run")).read_text(encoding="utf-8")
+    for line in page.splitlines():
+        if line.startswith("!["):
+            assert (tmp_path / "run" / line.rpartition("(")[2].rstrip(")")).is_file()
+    assert page.count("![") >= 2
+
+
+def test_without_matplotlib_the_page_is_written_and_a_note_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    folder = make_folder(tmp_path / "run")
+    with pytest.warns(UserWarning, match="matplotlib"):
+        page = write_report(folder).read_text(encoding="utf-8")
+    assert "| strategy " in page
+    assert "![" not in page
+
+
+def test_no_display_and_a_windowing_backend_do_not_matter(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run")
+    environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "report", str(folder)],
+        env=environment | {"MPLBACKEND": "TkAgg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert any((folder / "charts").glob("*.png"))
+
+
+def test_a_folder_without_a_figure_has_a_page_all_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with Store(folder) as store:
+        store.write_run(make_info())
+        store.append(
+            timing(
+                make_case(), 1.0, status="skipped", reason="no", timing=None, throughput=None,
+                memory=None,
+            )
+        )  # fmt: skip
+    assert "skipped: no" in write_report(folder).read_text(encoding="utf-8")

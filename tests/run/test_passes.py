@@ -1,0 +1,188 @@
+"""The communication and memory passes, on real processes over gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.plan.case import Case
+from bench.plan.registry import all_strategies
+from bench.records.record import CollectiveCost, Communication, Record
+from bench.run.launch import Launcher
+from bench.run.outcome import Job, RankOutcome, to_record
+from bench.run.rounds import process_count
+from tests.fakes import SHORT
+from tests.strategies.test_contract import planned_case
+from tests.workloads.test_workloads import build
+
+
+def run(launcher: Launcher, case: Case, job: Job) -> tuple[Record, tuple[RankOutcome, ...]]:
+    effort = msgspec.structs.replace(SHORT, timeout_s=200)
+    assignment, outcomes = launcher.launch_case(
+        case, effort, job, launch=0, processes=process_count(case)
+    )
+    record = to_record(assignment, outcomes, run_id="r", environment="e", units=("token", 32))
+    assert record.status == "ok", record.reason
+    return record, outcomes
+
+
+def communication(launcher: Launcher, strategy: str, **settings: Any) -> Communication:
+    record, _ = run(
+        launcher, planned_case("transformer:tiny", strategy, 2, **settings), "communication"
+    )
+    assert record.communication is not None
+    return record.communication
+
+
+def by_operation(found: Communication) -> dict[str, CollectiveCost]:
+    assert found.collectives is not None
+    return {one.op: one for one in found.collectives}
+
+
+def parameter_bytes() -> int:
+    return sum(parameter.nbytes for parameter in build("transformer").model.parameters())
+
+
+def check_times(found: Communication) -> None:
+    assert found.busy_s is not None
+    assert found.exposed_s is not None
+    assert found.wait_s is not None
+    assert found.hidden_fraction is not None
+    assert found.busy_s > 0
+    assert 0 <= found.exposed_s <= found.busy_s
+    assert found.wait_s >= 0
+    assert found.hidden_fraction == pytest.approx(1 - found.exposed_s / found.busy_s)
+
+
+def test_ddp_reduces_every_gradient_once_a_step(launcher: Launcher) -> None:
+    found = communication(launcher, "ddp")
+    check_times(found)
+    (reduce,) = by_operation(found).values()
+    assert reduce.op == "all_reduce"
+    assert found.bucket_bytes is not None
+    assert reduce.calls == len(found.bucket_bytes)
+    assert reduce.payload_bytes == sum(found.bucket_bytes) == parameter_bytes()
+    assert reduce.wire_bytes_minimum == parameter_bytes()  # 2 (n - 1) / n for two ranks
+    assert reduce.busy_s > 0
+    assert found.sync_cost_s is not None
+
+
+def test_ddp_reduces_once_however_many_micro_steps_a_step_has(launcher: Launcher) -> None:
+    found = communication(launcher, "ddp", accumulation_steps=3)
+    assert by_operation(found)["all_reduce"].payload_bytes == parameter_bytes()
+
+
+def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(launcher: Launcher) -> None:
+    found = communication(launcher, "fsdp")
+    check_times(found)
+    operations = by_operation(found)
+    assert set(operations) == {"all_gather", "all_reduce"}  # gloo's reduce-scatter is one
+    assert found.bucket_bytes is not None
+    units = len(found.bucket_bytes)
+    assert units == 3  # two blocks and the root
+    # Backward gathers again what forward has freed: all units but the root.
+    assert operations["all_gather"].calls == 2 * units - 1
+    assert operations["all_reduce"].calls == units
+    assert operations["all_reduce"].payload_bytes == pytest.approx(parameter_bytes(), rel=0.02)
+    assert found.sync_cost_s is None
+
+
+def test_dp_says_what_it_moves_and_hides_none_of_it(launcher: Launcher) -> None:
+    found = communication(launcher, "dp")
+    check_times(found)
+    operations = by_operation(found)
+    assert set(operations) == {"broadcast", "scatter", "gather", "reduce"}
+    assert operations["broadcast"].payload_bytes == parameter_bytes()
+    assert operations["reduce"].payload_bytes == parameter_bytes()
+    assert operations["gather"].payload_bytes == 8 * 32 * 256 * 4  # logits of 8 samples
+    assert found.hidden_fraction == 0
+    assert found.wait_s == 0
+    assert found.bucket_bytes is None
+
+
+def test_dp_times_each_of_its_phases(launcher: Launcher) -> None:
+    record, _ = run(launcher, planned_case("transformer:tiny", "dp", 2), "timing")
+    assert record.phases is not None
+    pieces = record.phases.pieces_s
+    assert pieces is not None
+    assert set(pieces) == {
+        "forward.broadcast",
+        "forward.scatter",
+        "forward.gather",
+        "backward.scatter",
+        "backward.reduce",
+    }
+    assert all(seconds > 0 for seconds in pieces.values())
+    assert sum(pieces[name] for name in pieces if name.startswith("forward.")) < (
+        record.phases.forward_s
+    )
+
+
+def pool_bytes(samples: int) -> int:
+    """Of the four batches that are used again and again: inputs and targets."""
+    return 4 * samples * 2 * 32 * 8
+
+
+@pytest.mark.parametrize("strategy", all_strategies())
+def test_tensor_memory_is_what_lives_from_step_to_step_and_what_comes_and_goes(
+    launcher: Launcher, strategy: str
+) -> None:
+    world_size = 1 if strategy == "single" else 2
+    record, outcomes = run(
+        launcher, planned_case("transformer:tiny", strategy, world_size), "memory"
+    )
+    assert record.memory is not None
+    peaks = record.memory.peak_allocated_bytes
+    assert len(peaks) == world_size
+    held = [sum(device.values()) for outcome in outcomes for device in outcome.held]
+    before = [
+        value
+        for outcome in outcomes
+        if outcome.allocations is not None
+        for value in outcome.allocations.before
+    ]
+    extra = [0] * world_size  # that no category has
+    if strategy == "ddp":
+        extra = [parameter_bytes()] * 2  # its buckets
+    pools = [pool_bytes(8), 0] if strategy == "dp" else [pool_bytes(4)] * world_size
+    for index, peak in enumerate(peaks):
+        assert before[index] == pytest.approx(
+            held[index] + extra[index] + pools[index], rel=0.02, abs=4096
+        )
+        assert peak is not None
+        assert peak > before[index]
+
+
+def test_sharding_halves_what_a_device_holds(launcher: Launcher) -> None:
+    record, _ = run(launcher, planned_case("transformer:tiny", "fsdp", 2), "memory")
+    assert record.memory is not None
+    held = record.memory.by_category
+    assert held is not None
+    for share in held["parameters"]:
+        assert share == pytest.approx(parameter_bytes() / 2, rel=0.02)
+    for share in held["optimizer_state"]:
+        assert share == pytest.approx(parameter_bytes(), rel=0.02)  # two moments, halved
+
+
+def test_the_first_device_of_dp_holds_more_than_the_others(launcher: Launcher) -> None:
+    record, _ = run(launcher, planned_case("embedding:tiny", "dp", 2), "memory")
+    assert record.memory is not None
+    first, second = record.memory.peak_allocated_bytes
+    assert first is not None
+    assert second is not None
+    assert first > second > 0
+
+
+def test_sparse_gradients_cost_less_to_reduce(launcher: Launcher) -> None:
+    found = {}
+    for sparse in (False, True):
+        case = planned_case("embedding:tiny", "ddp", 2)
+        case = msgspec.structs.replace(
+            case, workload_options=case.workload_options | {"sparse": sparse, "rows": 5000}
+        )
+        record, _ = run(launcher, case, "memory")
+        assert record.memory is not None
+        found[sparse] = record.memory.peak_allocated_bytes[0] or 0
+    assert 0 < found[True] < 0.7 * found[False]
