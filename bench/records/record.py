@@ -73,8 +73,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: list[int | None]
     """Largest total that the allocator held from the driver."""
     peak_driver_bytes: list[int | None]
-    """Device-wide use at block ends, less what was used before the group and the model were
-    there; the context of our own process counts as used before."""
+    """Device-wide use at block ends, less what was used before our processes were there; where
+    NVML cannot tell, before the group and the model were, so that the context is left out."""
     peak_process_bytes: list[int | None]
     """Resident memory of the process that drives the device, Python and libraries included."""
     by_category: dict[str, list[int]] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ COLOURS = {
 """Okabe and Ito's palette, which people with any colour vision can tell apart."""
 OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
 PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
+REFERENCE = "reference_implementation"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
 MARKERS = "osD^vP*X"
 DPI = 120
 MOST_ROWS = 96
 """Of a table whose charts can still be read: eight device counts of twelve strategies."""
+CHARACTERS_PER_INCH = 15
+LEGEND_ROW = 0.19
+"""Inches."""
 GROUP_WIDTH = 0.8
 """Of the space of one group of bars."""
 
@@ -74,9 +79,11 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
     with mpl.rc_context(style):
         for table in tables:
             charts: list[Chart] = []
-            for name, (title, figure) in _figures(table):
+            for name, (what, figure) in _figures(table):
                 place = folder / f"{table.stem}-{name}"
-                charts.append(_save(figure, place, f"{title}: {table.title}"))
+                title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
+                figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+                charts.append(_save(figure, place, title))
             written.append(charts)
     kept = {path for charts in written for chart in charts for path in (chart.svg, chart.png)}
     for stale in {*folder.glob("*.svg"), *folder.glob("*.png")} - kept:
@@ -125,32 +132,42 @@ class _Looks:
         self._variants: dict[str, list[str]] = {}
         for row in rows:
             names = self._variants.setdefault(row.case.strategy, [])
-            if self._name(row.case) not in names:
-                names.append(self._name(row.case))
+            if self.label(row) not in names:
+                names.append(self.label(row))
         others = itertools.cycle(OTHERS)
         self._colours = {name: COLOURS.get(name) or next(others) for name in self._variants}
         self.labels = [name for names in self._variants.values() for name in names]
 
+    def label(self, row: Row) -> str:
+        """The variant's name, with what must be said of it wherever it is shown."""
+        name = self._name(row.case)
+        return f"{name} (reference)" if REFERENCE in row.flags else name
+
     def of(self, row: Row) -> tuple[str, str, str, str]:
         """(label, colour, marker, hatch)."""
-        label = self._name(row.case)
+        label = self.label(row)
         number = self._variants[row.case.strategy].index(label)
         colour = self._colours[row.case.strategy]
         return label, colour, MARKERS[number % len(MARKERS)], HATCHES[number % len(HATCHES)]
 
 
-def _legend(figure: Any, axes: Any, count: int) -> None:
-    """Outside of the axes, where it hides nothing."""
+def _legend(figure: Any, axes: Any) -> None:
+    """Below the axes, where it hides nothing; the figure grows by what it needs."""
     handles, labels = axes.get_legend_handles_labels()
-    if not handles:
+    entries = dict(zip(labels, handles, strict=True))  # bars of one label count once
+    if not entries:
         return
-    longest = max(map(len, labels))
-    columns = max(1, min(count, 90 // (longest + 6)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    width, height = figure.get_size_inches()
+    columns = max(1, int(width * CHARACTERS_PER_INCH) // (max(map(len, entries)) + 7))
+    columns = min(columns, len(entries))
+    figure.set_size_inches(width, height + LEGEND_ROW * math.ceil(len(entries) / columns))
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False
+    )
 
 
 def _speedup(rows: Sequence[Row]) -> Any:
-    figure, axes = _new_figure(6.4, 4.4)
+    figure, axes = _new_figure(6.4, 4.0)
     looks = _Looks(rows)
     sizes = sorted({row.case.world_size for row in rows})
     axes.plot(sizes, sizes, "--", color="#999999", linewidth=1, label="ideal", zorder=1)
@@ -158,23 +175,24 @@ def _speedup(rows: Sequence[Row]) -> Any:
     for row in rows:
         if row.speedup.ratio is not None:
             drawn.setdefault(looks.of(row)[0], []).append((row.case.world_size, row))
-    for points in drawn.values():
+    for number, points in enumerate(drawn.values()):
         points.sort(key=lambda point: point[0])
+        shift = (number - (len(drawn) - 1) / 2) * 0.008 * (sizes[-1] - sizes[0])
         label, colour, marker, _ = looks.of(points[0][1])
         ratios = [row.speedup.ratio for _, row in points]
         values = [ratio.value for ratio in ratios if ratio is not None]
         below = [r.value - r.low if r and r.low is not None else 0.0 for r in ratios]
         above = [r.high - r.value if r and r.high is not None else 0.0 for r in ratios]
         axes.errorbar(
-            [size for size, _ in points], values, yerr=[below, above], label=label, color=colour,
-            marker=marker, markersize=5, capsize=3, linewidth=1.5,
+            [size + shift for size, _ in points], values, yerr=[below, above], label=label,
+            color=colour, marker=marker, markersize=5, capsize=3, linewidth=1.5,
         )  # fmt: skip
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_xlabel("devices")
     axes.set_ylabel("speedup over one device without a wrapper")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    _legend(figure, axes, 4)
+    _legend(figure, axes)
     return figure
 
 
@@ -190,7 +208,7 @@ def _bars(
     looks = _Looks(rows)
     sizes = sorted({row.case.world_size for row in rows})
     places = len(looks.labels)
-    figure, axes = _new_figure(max(6.4, 1.5 + 0.45 * places * len(sizes)), 4.2)
+    figure, axes = _new_figure(max(6.4, 1.5 + 0.45 * places * len(sizes)), 3.8)
     width = GROUP_WIDTH / places
     gaps: list[tuple[float, str]] = []
     for row in rows:
@@ -205,18 +223,12 @@ def _bars(
             f"✕ {text}", (middle, 0), (0, 3), textcoords="offset points", rotation=90,
             ha="center", va="bottom", fontsize=7, color="#a00000",
         )  # fmt: skip
+    axes.set_xlim(-0.5, len(sizes) - 0.5)  # or what lies beyond the bars is not drawn
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.set_xlabel("devices")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    if unique:
-        columns = max(1, min(4, 90 // (max(map(len, unique)) + 6)))
-        figure.legend(
-            unique.values(), unique.keys(), loc="outside lower center", ncols=columns,
-            frameon=False,
-        )  # fmt: skip
+    _legend(figure, axes)
     return figure, axes
 
 
@@ -262,17 +274,19 @@ def _memory(rows: Sequence[Row], name: str) -> Any:
 
 def _step(rows: Sequence[Row]) -> Any:
     shown = [row for row in rows if row.phases is not None]
-    figure, axes = _new_figure(6.4, 1.4 + 0.32 * len(shown))
-    name = variants(rows)
-    names = [f"{name(row.case)} x{row.case.world_size}" for row in shown]
+    looks = _Looks(rows)
+    names = [f"{looks.label(row)} x{row.case.world_size}" for row in shown]
+    longest = max(map(len, names))
+    figure, axes = _new_figure(5.4 + longest / CHARACTERS_PER_INCH, 1.2 + 0.3 * len(shown))
     left = [0.0] * len(shown)
     for phase, colour in PHASES.items():
         widths = [getattr(row.phases, f"{phase}_s") * 1e3 for row in shown]
         axes.barh(names, widths, left=left, color=colour, label=phase, height=0.7)
         left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.margins(y=0.01)
     axes.invert_yaxis()
-    axes.set_xlabel("ms of a step on the slowest process, median; communication is inside")
+    axes.set_xlabel("ms of a step, median of the slowest process;\ncommunication is inside")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-    _legend(figure, axes, 4)
+    _legend(figure, axes)
     return figure

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.errors import BenchError, Interruption, one_line
-from bench.measure.device import core_sets, visible_devices
+from bench.measure.device import core_sets, used_before, visible_devices
 from bench.measure.machine import probe
 from bench.plan.case import Case, Effort, Machine
 from bench.run import server, worker
@@ -135,6 +135,7 @@ class Launcher:
                 )
             ),
             environment=self._environment(case, folder),
+            used_before=used_before(case, self.machine),
             reference=str(reference) if reference is not None else None,
         )
         file = folder / "assignment.json"

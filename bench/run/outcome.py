@@ -56,6 +56,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Per device of the case on this host."""
     environment: dict[str, str]
     """Variables that the process must have before it touches a device."""
+    used_before: tuple[int | None, ...] = ()
+    """Bytes in use on each device before the launch; empty where the parent cannot tell."""
     reference: str | None = None
     """File of the reference: to compare with, or to write."""
 

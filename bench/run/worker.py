@@ -56,7 +56,7 @@ def main(assignment_file: str) -> None:
             local_rank=local,
             processes=int(os.environ["WORLD_SIZE"]),
             strategy=strategy,
-            device=open_device(assignment.case, driven, assignment.cores),
+            device=open_device(assignment.case, driven, assignment.cores, assignment.used_before),
             outcome=RankOutcome(rank=number),
         )
         session = _work(rank)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from bench.measure.device import (
     is_out_of_memory,
     near_cores,
     open_device,
+    used_before,
     visible_devices,
 )
 from bench.plan.case import Machine
@@ -228,3 +230,70 @@ def test_the_accelerators_clock_uses_events_of_its_own_device(
     assert clock.stop().step_s == [0.002]
     assert made == [(torch.device("cuda", 1), True)] * 2
     assert accelerator.calls == [("synchronize", 1)] * 2
+
+
+def test_one_process_that_drives_several_devices_looks_at_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Several(FakeAccelerator):
+        """Devices whose figures tell them apart."""
+
+        def max_memory_allocated(self, index: int) -> int:
+            return 1000 + index
+
+        def get_memory_info(self, index: int) -> tuple[int, int]:
+            return 100 - self.used - index, 100
+
+    fake = Several()
+    monkeypatch.setattr(torch, "accelerator", fake)
+    case = make_case(device="cuda", strategy="dp", world_size=3)
+    device = open_device(case, range(3), [(0,)] * 3, used_before=(1, None, 3))
+    device.start_memory()
+    device.synchronize()
+    assert [call for call in fake.calls if call[0] == "synchronize"] == [
+        ("synchronize", 0),
+        ("synchronize", 1),
+        ("synchronize", 2),
+    ]
+    device.reset_peaks()
+    fake.used = 60
+    device.sample_memory()
+    peaks = device.peaks()
+    assert [peak.allocated for peak in peaks] == [1000, 1001, 1002]
+    # What the parent saw before, or else what was there when the process began: 11.
+    assert [peak.driver for peak in peaks] == [60 - 1, 61 - 11, 62 - 3]
+    assert [peak.process is not None for peak in peaks[1:]] == [False, False]
+    device.enter(2)
+    assert fake.calls[-1] == ("set_device_index", 2)
+
+
+class FakeNVMLError(Exception):
+    """Whatever NVML complains of."""
+
+
+def fake_nvml(used: dict[str, int]) -> Any:
+    def handle(uuid: str) -> str:
+        if uuid not in used:
+            raise FakeNVMLError(uuid)
+        return uuid
+
+    return SimpleNamespace(
+        NVMLError=FakeNVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetHandleByUUID=handle,
+        nvmlDeviceGetMemoryInfo=lambda uuid: SimpleNamespace(used=used[uuid]),
+    )
+
+
+def test_what_was_used_before_is_asked_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [device.visible_as for device in EIGHT_GPUS.devices]
+    nvml = fake_nvml({name: 10 * number for number, name in enumerate(names)})
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    case = make_case(device="cuda", world_size=3)
+    assert used_before(case, EIGHT_GPUS) == (0, 10, 20)
+    assert used_before(make_case(), EIGHT_GPUS) == ()
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml({}))
+    assert used_before(case, EIGHT_GPUS) == ()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert used_before(case, EIGHT_GPUS) == ()
