@@ -35,6 +35,12 @@ def run_python(session: nox.Session, *arguments: str) -> None:
     session.run(str(python), *arguments, external=True)
 
 
+def suite_and_options(session: nox.Session, default: str) -> list[str]:
+    """Arguments of ``bench run``: the suite first, ours unless the first argument is one."""
+    names_suite = session.posargs and not session.posargs[0].startswith("-")
+    return [*session.posargs] if names_suite else [default, *session.posargs]
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def tests(session: nox.Session) -> None:
     """The tests, on a CPU over gloo. Arguments go to pytest."""
@@ -57,9 +63,7 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"])
 def bench(session: nox.Session) -> None:
     """Measure the suite ``quick``, unless another is named. Arguments go to ``bench run``."""
-    names_suite = session.posargs and not session.posargs[0].startswith("-")
-    suite = [] if names_suite else ["quick"]
-    run_python(session, "-m", "bench", "run", *suite, *session.posargs)
+    run_python(session, "-m", "bench", "run", *suite_and_options(session, "quick"))
 
 
 @nox.session(name="bench-gpu", venv_backend="none", requires=["env"])
@@ -71,9 +75,7 @@ def bench_gpu(session: nox.Session) -> None:
         session.error(
             "PyTorch finds no accelerator on this machine; nox -s bench measures on its CPU"
         )
-    names_suite = session.posargs and not session.posargs[0].startswith("-")
-    suite = [] if names_suite else ["gpu"]
-    run_python(session, "-m", "bench", "run", *suite, *session.posargs)
+    run_python(session, "-m", "bench", "run", *suite_and_options(session, "gpu"))
 
 
 @nox.session(venv_backend="none", requires=["env"])

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from bench.plan.case import Case, DeviceInfo, Effort, Machine, Window, identify
 from bench.strategies import ddp
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
 from bench.strategies.single import prepare as prepare_single
-from workloads.base import Batch, Problem
+from workloads.base import Batch, Build, Facts, Options, Preset, Problem, Workload
 
 TWO_CORES = Machine(cores=(0, 1))
 EIGHT_GPUS = Machine(
@@ -242,3 +242,39 @@ UNWRAPPED = Strategy(
 def world_of_one() -> None:
     """Join a group of one process, for what needs a group in the test's own process."""
     distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+
+
+class PaddedOptions(Options, frozen=True, kw_only=True):
+    """A table whose first row is padding and has no gradient."""
+
+    rows: int = 16
+
+
+def _build_padded(options: PaddedOptions, build: Build) -> Problem:
+    torch.manual_seed(build.seed)
+    table = nn.EmbeddingBag(options.rows, 4, mode="sum", sparse=True, padding_idx=0)
+
+    def batches(shard: int | None, shards: int) -> Iterator[Batch]:
+        del shards
+        ids = torch.full((build.per_device_batch, 2), 0 if shard == 1 else 3)
+        while True:
+            yield Batch((ids,), torch.zeros(build.per_device_batch))
+
+    return Problem(
+        model=table,
+        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss=lambda output, _: output.sum(),
+        batches=batches,
+        shard_units=lambda _: [],
+    )
+
+
+PADDED = Workload(
+    name="padded",
+    summary="sparse gradients that one rank never has",
+    options=PaddedOptions,
+    presets={"tiny": Preset(options=PaddedOptions(), per_device_batch=4, summary="all there is")},
+    optimizer="sgd",
+    facts=lambda _: Facts(unit="sample", has_sparse_gradients=True),
+    build=_build_padded,
+)

@@ -17,7 +17,13 @@ BASE = ("bench.errors", "bench.plan.case", "bench.records")
 """May import nothing of ours but each other, and no torch."""
 ALLOWED = {
     "workloads": ("workloads", "torch"),
-    "bench.strategies": ("bench.strategies", "workloads.base", "bench.plan.case", "torch"),
+    "bench.strategies": (
+        "bench.strategies",
+        "bench.measure.ranges",  # names, and nothing else
+        "workloads.base",
+        "bench.plan.case",
+        "torch",
+    ),
     "bench.measure": ("bench.measure", "bench", "workloads.base", *BASE, "torch"),
     "bench.plan": ("bench.plan", "bench.strategies", "workloads", *BASE, "torch"),
     "bench.run": (

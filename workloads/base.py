@@ -105,8 +105,9 @@ class Workload:
     build: Callable[[Any, Build], Problem]
     """(options, build) -> problem. Seeds torch's generator from ``build.seed``."""
     for_proof: Callable[[Any, int], tuple[Any, int]] = few_samples
-    """(options, per-device batch) -> those of a problem with the same parameters on less data, for
-    the parity pass: what a strategy does to gradients does not depend on how much there is."""
+    """(options, per-device batch) -> those of a smaller problem of the same layers, for the parity
+    pass: what a strategy does to gradients does not depend on how much data there is, nor on how
+    long a table."""
 
     @property
     def default_presets(self) -> dict[str, str]:

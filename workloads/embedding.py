@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,11 +25,13 @@ from workloads.base import (
     Problem,
     Workload,
     cycle_of_batches,
+    few_samples,
     optimizer_factory,
 )
 
 FEATURES = 13
 """Dense features of a sample, as many as the Criteo data sets have."""
+PROOF_ROWS = 2000
 GOLDEN = 0.618
 """Of a table, between a popular row and the next: multiples of it fall far from each other."""
 
@@ -156,6 +159,12 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
     )
 
 
+def for_proof(options: EmbeddingOptions, per_device_batch: int) -> tuple[EmbeddingOptions, int]:
+    """Shorter tables: those of ``full`` would make a reference of many gigabytes."""
+    shorter = msgspec.structs.replace(options, rows=min(options.rows, PROOF_ROWS))
+    return few_samples(shorter, per_device_batch)
+
+
 def _loss(logits_N: Tensor, batch: Batch) -> Tensor:
     logits_N = logits_N.to(batch.targets.dtype)
     return functional.binary_cross_entropy_with_logits(logits_N, batch.targets)
@@ -195,5 +204,6 @@ WORKLOADS = (
         optimizer="sgd",
         facts=facts,
         build=build,
+        for_proof=for_proof,
     ),
 )

@@ -22,6 +22,8 @@ FLAGS = {
     "no_sharding": "one device: there is nothing to shard",
     "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is"
     " slow, and nothing overlaps: this says little about FSDP over NCCL",
+    "fsdp_autocast": "autocast keeps a narrow copy of every weight from forward to backward and"
+    " gathers wide ones; FSDP's own mixed precision, not part of this version, does neither",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",

@@ -75,6 +75,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     step_p90_s: float | None = None
     peaks: dict[str, list[int | None]] = {}
     """Peaks of memory in bytes by ``PEAKS``'s names: per device, largest over the launches."""
+    held_bytes: list[int | None] = []
+    """Of what lives from step to step, per device."""
     phases: Phases | None = None
     """Median over the launches."""
     communication: Communication | None = None
@@ -204,6 +206,7 @@ def _measured(case: Case, records: Sequence[Record]) -> Row:
         sync_cost=_sync_cost(latest),
         communication=next((one.communication for one in latest if one.communication), None),
         peaks=_peaks(latest),
+        held_bytes=list(_held(latest)),
     )
     return _with_figures(row, good) if good else row
 
@@ -275,9 +278,25 @@ def _median_phases(records: Sequence[Record]) -> Phases | None:
     if not phases:
         return None
     names = [name for name in Phases.__struct_fields__ if name != "pieces_s"]
+    pieces = phases[0].pieces_s or {}
     return Phases(
-        **{name: statistics.median(getattr(one, name) for one in phases) for name in names}
+        **{name: statistics.median(getattr(one, name) for one in phases) for name in names},
+        pieces_s={
+            name: statistics.median((one.pieces_s or {}).get(name, 0.0) for one in phases)
+            for name in pieces
+        }
+        or None,
     )
+
+
+def _held(records: Iterable[Record]) -> list[int]:
+    """What lives from step to step on each device, as the last record says."""
+    held: list[int] = []
+    for record in records:
+        categories = record.memory.by_category if record.memory is not None else None
+        if categories:
+            held = [sum(device) for device in zip(*categories.values(), strict=True)]
+    return held
 
 
 def _compared(row: Row, others: _Others, throughputs: dict[str, list[float]]) -> Row:

@@ -7,12 +7,12 @@ moving the bytes took; the rest, on each rank, is waiting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from bench.measure.intervals import total, union, without
+from bench.measure.intervals import Interval, total, union, without
 from bench.measure.trace import Span, StepsTrace
 
 RING_FACTORS = {
@@ -46,7 +46,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes: int | None
     """Per step."""
     busy_s: float
-    """Per step: moving bytes, waiting left out."""
+    """Per step: when any call moved bytes, waiting left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +78,29 @@ def costs(traces: Sequence[StepsTrace]) -> Costs:
     busiest = (0.0, 0.0)
     wait_s = 0.0
     for trace in traces:
-        for device in sorted({span.device for span in trace.spans} | set(trace.computation)):
+        for device in _devices(trace):
             spans = [span for span in trace.spans if span.device == device]
-            moving = union(
-                (span.end_s - shortest.get(span.key, span.duration_s), span.end_s) for span in spans
-            )
+            moving = _moving(spans, shortest)
+            waiting = union((span.begin_s, span.end_s - shortest[span.key]) for span in spans)
             exposed = total(without(moving, trace.computation.get(device, [])))
             busiest = max(busiest, (exposed, total(moving)))
-        wait_s = max(wait_s, sum(span.duration_s - shortest[span.key] for span in trace.spans))
+            wait_s = max(wait_s, total(without(waiting, moving)))
     exposed_s, busy_s = busiest
     return Costs(
-        collectives=_by_operation(traces[0].spans, shortest, steps),
+        collectives=_by_operation(traces[0], shortest),
         busy_s=busy_s / steps,
         exposed_s=exposed_s / steps,
         wait_s=wait_s / steps,
     )
+
+
+def _devices(trace: StepsTrace) -> list[int]:
+    return sorted({span.device for span in trace.spans} | set(trace.computation))
+
+
+def _moving(spans: Iterable[Span], shortest: dict[str, float]) -> list[Interval]:
+    """When any of the collectives of one device moved bytes."""
+    return union((span.end_s - shortest[span.key], span.end_s) for span in spans)
 
 
 def _shortest(traces: Sequence[StepsTrace]) -> dict[str, float]:
@@ -104,19 +112,23 @@ def _shortest(traces: Sequence[StepsTrace]) -> dict[str, float]:
     return shortest
 
 
-def _by_operation(
-    spans: Sequence[Span], shortest: dict[str, float], steps: int
-) -> list[Collective]:
+def _by_operation(trace: StepsTrace, shortest: dict[str, float]) -> list[Collective]:
+    """The operations of one process; a collective of several of its devices counts once."""
     found: list[Collective] = []
-    for operation in dict.fromkeys(span.operation for span in spans):
-        own = [span for span in spans if span.operation == operation]
-        payloads = [span.payload_bytes for span in own if span.payload_bytes is not None]
+    for operation in dict.fromkeys(span.operation for span in trace.spans):
+        spans = [span for span in trace.spans if span.operation == operation]
+        calls = {span.key: span.payload_bytes for span in spans}
+        payloads = [payload for payload in calls.values() if payload is not None]
+        busy_s = max(
+            total(_moving([span for span in spans if span.device == device], shortest))
+            for device in _devices(trace)
+        )
         found.append(
             Collective(
                 operation=operation,
-                calls=len(own) / steps,
-                payload_bytes=sum(payloads) // steps if len(payloads) == len(own) else None,
-                busy_s=sum(shortest[span.key] for span in own) / steps,
+                calls=len(calls) / trace.steps,
+                payload_bytes=sum(payloads) // trace.steps if len(payloads) == len(calls) else None,
+                busy_s=busy_s / trace.steps,
             )
         )
     return found

@@ -93,7 +93,7 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
 
 def _figures(table: Table) -> Iterator[tuple[str, tuple[str, Any]]]:
     rows = table.rows
-    measured = [row for row in rows if row.samples_per_s is not None]
+    measured = [row for row in rows if row.samples_per_s is not None and not row.is_proved_wrong]
     if not measured or len(rows) > MOST_ROWS:
         return
     if len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1:
@@ -215,10 +215,9 @@ def _bars(
         look = looks.of(row)
         group = sizes.index(row.case.world_size) - GROUP_WIDTH / 2
         left = group + looks.labels.index(look[0]) * width
-        if not draw(axes, row, left, width * 0.92, look):
-            gaps.append((left + width * 0.46, row.status.replace("_", " ")))
-    for middle, status in gaps:
-        text = "no figure" if status == "ok" else status
+        if row.is_proved_wrong or not draw(axes, row, left, width * 0.92, look):
+            gaps.append((left + width * 0.46, _why_missing(row)))
+    for middle, text in gaps:
         axes.annotate(
             f"✕ {text}", (middle, 0), (0, 3), textcoords="offset points", rotation=90,
             ha="center", va="bottom", fontsize=7, color="#a00000",
@@ -232,11 +231,17 @@ def _bars(
     return figure, axes
 
 
+def _why_missing(row: Row) -> str:
+    if row.is_proved_wrong:
+        return "failed its proof"
+    return "no figure" if row.status == "ok" else row.status.replace("_", " ")
+
+
 def _throughput(rows: Sequence[Row]) -> Any:
     def draw(
         axes: Any, row: Row, left: float, width: float, look: tuple[str, str, str, str]
     ) -> bool:
-        if row.samples_per_s is None or row.is_proved_wrong:
+        if row.samples_per_s is None:
             return False
         label, colour, _, hatch = look
         scale = row.units_per_sample

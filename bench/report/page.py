@@ -37,7 +37,8 @@ and the time that nine in ten do not exceed.
 
 *Tensor* memory is the largest total of live tensors in steady steps, on each device; *resident* all
 that a process holds, Python and libraries included; *reserved* what the allocator held, and
-*driver* what the whole device had in use.
+*driver* what the whole device had in use beyond what it had before. *Held between steps* are
+parameters, buffers and optimizer state alone.
 
 *Communication* is the time in which collectives moved data in a step, as a profile shows it:
 waiting for a late rank is left out, and stands under *wait*. *Exposed* is the part of it during
@@ -128,14 +129,15 @@ def picture(title: str, place: str) -> str:
 
 def scaling(table: Table) -> tuple[Footnotes, str]:
     """The first table of a workload, and what its marks refer to."""
-    return _render(table, table.columns)
+    return _render(table, table.columns, details=False)
 
 
-def _render(table: Table, columns: Sequence[Column]) -> tuple[Footnotes, str]:
+def _render(table: Table, columns: Sequence[Column], *, details: bool) -> tuple[Footnotes, str]:
     notes = Footnotes()
     text = render(
         table.rows,
         columns,
+        details=details,
         style="github",
         mark=lambda note: f"<sup>{notes.mark(note)}</sup>",
         strike=lambda cell: f"~~{cell}~~",
@@ -151,11 +153,9 @@ def footnotes(notes: Footnotes) -> str:
 
 def section(table: Table) -> list[str]:
     """The two tables of one workload, each with its footnotes."""
-    parts: list[str] = []
-    for heading, columns in (("", table.columns), (DETAILS, table.details)):
-        notes, text = _render(table, columns)
-        parts += [heading, text, footnotes(notes)]
-    return parts
+    notes, text = scaling(table)
+    more, details = _render(table, table.details, details=True)
+    return [text, footnotes(notes), DETAILS, details, footnotes(more)]
 
 
 def plain(rows: Sequence[Row]) -> str:
@@ -166,6 +166,7 @@ def plain(rows: Sequence[Row]) -> str:
         text = render(
             table.rows,
             table.columns,
+            details=False,
             style="simple",
             mark=notes.mark,
             strike=lambda cell: f"({cell})",

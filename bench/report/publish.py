@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from bench.errors import BenchError, plural
@@ -54,11 +55,15 @@ def publish(folder: Path, results: Path = RESULTS) -> Path:
     if info.ended_by != "complete":
         raise BenchError(f"{folder}: is no complete run: {info.ended_by or 'it has not ended'}")
     target = results / re.sub(r"[^A-Za-z0-9-]+", "-", str(info.suite["name"]))
-    if target.exists():
-        shutil.rmtree(target)
-    target.mkdir(parents=True)
-    for name in (RUN, RECORDS):
-        shutil.copyfile(folder / name, target / name)
+    if target.exists() and target.samefile(folder):
+        return target
+    results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=results, prefix=".new-") as name:
+        for file in (RUN, RECORDS):
+            shutil.copyfile(folder / file, Path(name) / file)
+        if target.exists():
+            shutil.rmtree(target)
+        shutil.copytree(name, target)
     return target
 
 

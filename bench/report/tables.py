@@ -167,6 +167,8 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
         Column("hidden", _hidden),
         Column("wait, ms", _wait),
         Column("sync cost, ms", _sync_cost),
+        Column("moved by the strategy, ms", _pieces, is_text=True),
+        Column("held between steps, GiB", lambda row: _gib(row.held_bytes)),
         Column("max/min memory", lambda row: _imbalance(memory_of(row, memory))),
         *[
             Column(f"{name}, GiB", lambda row, name=name: _gib(memory_of(row, name)))  # type: ignore[misc] # the default binds this turn's name
@@ -238,6 +240,7 @@ def render(
     rows: Sequence[Row],
     columns: Sequence[Column],
     *,
+    details: bool,
     style: str,
     mark: Callable[[str], str],
     strike: Callable[[str], str],
@@ -248,15 +251,15 @@ def render(
     Args:
         rows: of the table.
         columns: to show of them; the second names the row, and bears its footnotes.
+        details: whether it is the second table, of which less need be said.
         style: ``github`` for markdown, ``simple`` for a terminal.
         mark: numbers a footnote.
         strike: marks a figure that failed its proof.
         escape: makes text harmless in the style.
     """
     body = []
-    is_about_time = any(column.cell is _hidden for column in columns)
     for row in rows:
-        notes = "".join(mark(note) for note in _notes(row, details=is_about_time))
+        notes = "".join(mark(note) for note in _notes(row, details=details))
         cells = []
         for column in columns:
             text = escape(column.cell(row))
@@ -373,6 +376,18 @@ def _collectives(row: Row) -> str:
         + ("" if one.payload_bytes is None else f" of {_megabytes(one.payload_bytes)}")
         for one in row.communication.collectives
     )
+
+
+def _pieces(row: Row) -> str:
+    """Such as: broadcast 9.41, reduce 5.77."""
+    pieces = row.phases.pieces_s if row.phases is not None else None
+    if not pieces:
+        return DASH
+    spent: dict[str, float] = {}
+    for name, seconds in pieces.items():
+        what = name.rpartition(".")[2]
+        spent[what] = spent.get(what, 0.0) + seconds
+    return ", ".join(f"{what} {significant(seconds * 1e3)}" for what, seconds in spent.items())
 
 
 def _megabytes(count: int) -> str:

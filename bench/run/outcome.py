@@ -9,9 +9,10 @@ from typing import Literal
 
 import msgspec
 
+from bench.measure.allocations import Allocations
 from bench.measure.collectives import Collective, bus_factor, costs
 from bench.measure.memory import Peaks
-from bench.measure.trace import Allocations, StepsTrace
+from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
 from bench.records.record import (
     CollectiveCost,

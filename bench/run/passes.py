@@ -10,7 +10,9 @@ from pathlib import Path
 from torch.profiler import profile, record_function
 
 from bench.measure import parity
-from bench.measure.trace import STEPS, Event, read_allocations, read_events, read_steps
+from bench.measure.allocations import read_allocations
+from bench.measure.ranges import STEPS
+from bench.measure.trace import Event, read_events, read_steps
 from bench.run.loop import (
     Engine,
     Length,

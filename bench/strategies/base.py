@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
+from bench.measure.ranges import device_range, move_range
 from bench.plan.case import Case, Machine, Precision
 from workloads.base import Batch, Facts, Problem
 
@@ -164,23 +165,26 @@ def autocast(context: Context) -> AbstractContextManager[object]:
     return torch.autocast(context.device.type, dtype=dtype)
 
 
-def moving(operation: str, tensors: Sequence[Tensor]) -> record_function:
-    """A range in which a strategy itself moves tensors between devices.
-
-    It stands in a profile as ``move:OPERATION:BYTES``, and counts as communication.
-    """
-    return record_function(f"move:{operation}:{sum(tensor.nbytes for tensor in tensors)}")
+def moving(operation: str, tensors: Iterable[Tensor]) -> record_function:
+    """A range in which a strategy itself moves tensors between devices: it is communication."""
+    return record_function(move_range(operation, local_bytes(tensors)))
 
 
 def on_device(index: int) -> record_function:
-    """A range, ``device:INDEX`` in a profile, in which one of several devices works."""
-    return record_function(f"device:{index}")
+    """A range in which one of several devices works."""
+    return record_function(device_range(index))
 
 
 def local_bytes(tensors: Iterable[Any]) -> int:
     """Bytes that this device holds of some tensors; whatever is no tensor counts nothing."""
     parts = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
-    return sum(part.nbytes for part in parts if isinstance(part, Tensor))
+    return sum(_bytes(part) for part in parts if isinstance(part, Tensor))
+
+
+def _bytes(tensor: Tensor) -> int:
+    if tensor.is_sparse:  # ``indices()`` would want it coalesced
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return tensor.nbytes
 
 
 @dataclass(kw_only=True)

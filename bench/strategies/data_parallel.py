@@ -59,7 +59,15 @@ def prepare(problem: Problem, context: Context) -> Session:
     module = nn.DataParallel(
         _InAutocast(problem.model, context), device_ids=list(range(context.world_size))
     )
-    return ModuleSession(problem=problem, context=context, module=module, optimizer=optimizer)
+    return _TorchSession(problem=problem, context=context, module=module, optimizer=optimizer)
+
+
+class _TorchSession(ModuleSession):
+    """Torch's class, whose replicas live for the length of a step only."""
+
+    def held_bytes(self) -> list[dict[str, int]]:
+        (first,) = super().held_bytes()
+        return [first, *[dict.fromkeys(first, 0) for _ in range(1, self.context.world_size)]]
 
 
 class _InAutocast(nn.Module):

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from bench.plan.case import Case, Machine
-from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.base import AUTOCAST, Context, ModuleSession, Session, Strategy
 from workloads.base import Facts, Problem
 
 
@@ -35,6 +35,8 @@ def flags(case: Case) -> Sequence[str]:
         found.append("no_sharding")
     elif case.backend == "gloo":
         found.append("fsdp_over_gloo")
+    if case.precision in AUTOCAST:
+        found.append("fsdp_autocast")
     return found
 
 

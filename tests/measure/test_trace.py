@@ -8,15 +8,10 @@ import pytest
 import torch
 from torch.profiler import profile, record_function
 
+from bench.measure.allocations import read_allocations
 from bench.measure.collectives import Costs, bus_factor, costs
-from bench.measure.trace import (
-    STEPS,
-    StepsTrace,
-    operation,
-    read_allocations,
-    read_events,
-    read_steps,
-)
+from bench.measure.ranges import STEPS
+from bench.measure.trace import StepsTrace, operation, read_events, read_steps
 from tests.measure.traces import all_reduce, event, kernel, steps, write
 
 GEMM = kernel("sm80_xmma_gemm_f32", 100, 500)
@@ -85,12 +80,35 @@ def test_communication_is_told_by_name_on_any_stream(
 
 
 def test_copies_and_packing_are_no_computation(tmp_path: Path) -> None:
+    # FSDP packs on streams of its own, so that only the operator that launched a kernel tells.
     busy = [
         event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 500, 600, device=0),
-        kernel("CatArrayBatchedCopy", 600, 700, tid=20),
+        event("cpu_op", "fsdp::chunk_cat", 20, 60, pid=1000, tid=1000),
+        event("cuda_runtime", "cudaLaunchKernel", 30, 35, pid=1000, tid=1000, correlation=5),
+        kernel("chunk_cat_cuda_kernel", 600, 650, tid=22, correlation=5),
     ]
     found = cost_of(tmp_path, [GEMM, all_reduce(300, 700), *busy])
     assert microseconds(found.exposed_s) == 200
+    other = [
+        event("cpu_op", "aten::cat", 20, 60, pid=1000, tid=1000),
+        event("cuda_runtime", "cudaLaunchKernel", 30, 35, pid=1000, tid=1000, correlation=5),
+        kernel("CatArrayBatchedCopy", 600, 650, correlation=5),
+    ]
+    found = cost_of(tmp_path, [GEMM, all_reduce(300, 700), *other])
+    assert microseconds(found.exposed_s) == 150
+
+
+def test_waiting_for_one_late_rank_counts_once_however_many_collectives_wait(
+    tmp_path: Path,
+) -> None:
+    early = [all_reduce(100, 700, Seq=1), all_reduce(100, 700, Seq=2, tid=21)]
+    late = [all_reduce(600, 700, Seq=1), all_reduce(600, 700, Seq=2, tid=21)]
+    found = cost_of(tmp_path, early, late)
+    assert microseconds(found.wait_s) == 500
+    assert microseconds(found.busy_s) == 100
+    (collective,) = found.collectives
+    assert collective.calls == 2
+    assert microseconds(collective.busy_s) == 100  # both at once
 
 
 def test_nested_and_empty_kernels_count_once(tmp_path: Path) -> None:
@@ -112,7 +130,20 @@ def test_each_device_of_one_process_is_looked_at(tmp_path: Path) -> None:
     ]
     found = cost_of(tmp_path, events, world_size=1)
     assert microseconds(found.exposed_s) == 150
-    assert {one.operation for one in found.collectives} == {"broadcast", "peer_copy"}
+    broadcast_, copy = found.collectives
+    assert (broadcast_.operation, broadcast_.calls) == ("broadcast", 1)  # of both devices
+    assert microseconds(broadcast_.busy_s) == 100
+    assert (copy.operation, copy.calls, copy.payload_bytes) == ("peer_copy", 1, 4096)
+
+
+def test_a_copy_between_devices_waits_for_nobody(tmp_path: Path) -> None:
+    def copy(device: int, end: float) -> dict[str, Any]:
+        name = "Memcpy PtoP (Device -> Device)"
+        return event("gpu_memcpy", name, 0, end, device=device, pid=device, bytes=4096)
+
+    found = cost_of(tmp_path, [copy(1, 100), copy(2, 300)], world_size=1)
+    assert found.wait_s == 0
+    assert microseconds(found.busy_s) == 300
 
 
 def test_several_steps_are_averaged(tmp_path: Path) -> None:

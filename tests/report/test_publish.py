@@ -32,6 +32,15 @@ def test_a_run_takes_the_place_of_an_older_one_of_its_suite(tmp_path: Path) -> N
     assert not (target / "stale.md").exists()
 
 
+def test_publishing_what_is_published_changes_nothing(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    target = publish.publish(make_folder(tmp_path / "run"), results)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    assert publish.publish(target, results) == target
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert [path.name for path in results.iterdir()] == ["made"]
+
+
 def test_a_run_that_was_interrupted_is_not_published(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run")
     info = read_run(folder)

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.measure.allocations import Allocations
 from bench.measure.memory import Peaks
-from bench.measure.trace import Allocations, Span, StepsTrace
+from bench.measure.trace import Span, StepsTrace
 from bench.plan.case import Effort
 from bench.records.record import Parity
 from bench.run.outcome import (

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bench.errors import Interruption
-from bench.measure.trace import Allocations, StepsTrace
+from bench.measure.allocations import Allocations
+from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records

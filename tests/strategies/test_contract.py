@@ -92,6 +92,52 @@ def test_ddp_is_exact_where_sums_are_reordered(
 
 
 @pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("dp", {}),
+        ("ddp", {}),
+        ("ddp", {"gradient_as_bucket_view": True}),
+        ("ddp", {"static_graph": True}),
+    ],
+)
+def test_sparse_gradients_train_the_same_model(
+    launcher: Launcher, tmp_path: Path, strategy: str, options: dict[str, Any]
+) -> None:
+    case = planned_case("embedding:tiny", strategy, 2)
+    case = msgspec.structs.replace(
+        case,
+        workload_options=case.workload_options | {"sparse": True},
+        options=case.options | options,
+    )
+    parity = prove(launcher, case, tmp_path)
+    assert parity.verdict == "exact", parity.reason
+
+
+def test_a_rank_without_any_sparse_gradient_ends_in_a_row(launcher: Launcher) -> None:
+    case = planned_case("tests.fakes:PADDED:tiny", "ddp", 2)
+    effort = msgspec.structs.replace(SHORT, timeout_s=30)
+    assignment, outcomes = launcher.launch_case(case, effort, "timing", launch=0, processes=2)
+    record = to_record(assignment, outcomes, run_id="r", environment="e", units=("sample", 1))
+    assert record.status in {"ok", "failed", "timeout"}  # and not a hang of the launcher
+    if record.status != "ok":
+        assert record.reason
+
+
+@pytest.mark.parametrize("strategy", ["dp", "fsdp"])
+@pytest.mark.parametrize(
+    ("world_size", "settings"),
+    [(2, {"accumulation_steps": 2}), (2, {"precision": "bf16-amp"}), (3, {"precision": "bf16"})],
+)
+def test_dp_and_fsdp_are_exact_under_other_settings_too(
+    launcher: Launcher, tmp_path: Path, strategy: str, world_size: int, settings: dict[str, Any]
+) -> None:
+    case = planned_case("transformer:tiny", strategy, world_size, **settings)
+    parity = prove(launcher, case, tmp_path)
+    expected = "exact" if case.precision == "fp32" else "within_precision"
+    assert parity.verdict == expected, parity.reason
+
+
+@pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("LOCAL", "fp64: gradient of"),
