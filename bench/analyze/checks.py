@@ -5,20 +5,34 @@
 
 from __future__ import annotations
 
-from bench.analyze.stats import Estimate
-from bench.plan.case import Case
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.analyze.scaling import Row
 
 SUPERLINEAR = 1.05
-"""Factor over the number of devices from which a speedup asks for an explanation."""
+"""Factor over the number of devices from which a speedup asks for an explanation, if all of its
+interval lies above that number."""
+WIDE = 0.1
+"""Half width of an interval, relative to the figure, that says little."""
+SLOWED = 1.25
+"""Times a timed step that a profiled one may take before its figures are not the timed step's."""
 
 FLAGS = {
     "oversubscribed": "more ranks than sets of cores: nothing follows about scaling",
     "no_warmup": "no step before the window: start-up costs are in the figure",
     "ranks_differ": "the ranks ended with different parameters",
     "duplicate_data": "ranks trained on the same samples",
-    "superlinear": "more speedup than devices: the baseline is too slow, or caches explain it",
+    "superlinear": "more speedup than devices: the baseline is too slow, or caches or the allocator"
+    " explain it",
+    "imprecise": "the interval is wider than 10 % either way: more launches would narrow it",
+    "profile_slowed": "a step took a quarter longer, or more, while the profile ran: its"
+    " communication figures are too high",
+    "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
+    " back to the system and asks for again, which says nothing of the strategy",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
-    " torch's own class does nothing on a CPU",
+    " torch's own class does nothing on a CPU; it copies within one memory, so that its place among"
+    " the others does not carry over to devices",
     "no_sharding": "one device: there is nothing to shard",
     "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is"
     " slow, and nothing overlaps: this says little about FSDP over NCCL",
@@ -31,16 +45,19 @@ FLAGS = {
 }
 
 
-def derived_flags(case: Case, speedup: Estimate | None) -> list[str]:
-    """Flags that follow from a row's comparison with others.
-
-    Args:
-        case: of the row.
-        speedup: against one device, if there is one.
-    """
-    is_superlinear = (
-        speedup is not None
-        and case.world_size > 1
-        and speedup.value > SUPERLINEAR * case.world_size
-    )
-    return ["superlinear"] if is_superlinear else []
+def derived_flags(row: Row) -> list[str]:
+    """Flags that follow from a row's own spread, and from its comparison with others."""
+    flags: list[str] = []
+    ratio = row.speedup.ratio
+    if ratio is not None and not row.speedup.is_baseline:
+        devices = row.case.world_size
+        is_sure = ratio.low is None or ratio.low > devices
+        if is_sure and ratio.value > SUPERLINEAR * devices:
+            flags.append("superlinear")
+    rate = row.samples_per_s
+    if rate is not None and rate.half_width is not None and rate.half_width > WIDE * rate.value:
+        flags.append("imprecise")
+    profiled_s = row.communication.profiled_step_s if row.communication is not None else None
+    if profiled_s and row.step_median_s and profiled_s > SLOWED * row.step_median_s:
+        flags.append("profile_slowed")
+    return flags

@@ -237,11 +237,10 @@ def _throughputs(records: Sequence[Record]) -> list[float]:
 def _with_figures(row: Row, good: Sequence[Record]) -> Row:
     throughput = good[0].throughput
     assert throughput is not None, "a timing record without failure has a throughput"
-    steps = [
-        step
+    launches = [
+        _slowest(record.timing.step_s, record.timing.window_s)
         for record in good
         if record.timing is not None
-        for step in _slowest(record.timing.step_s, record.timing.window_s)
     ]
     return msgspec.structs.replace(
         row,
@@ -249,8 +248,9 @@ def _with_figures(row: Row, good: Sequence[Record]) -> Row:
         environment=good[0].environment,
         unit=throughput.unit,
         units_per_sample=throughput.units_per_sample,
-        step_median_s=percentile(steps, 50),
-        step_p90_s=percentile(steps, 90),
+        # Of each launch, then over launches: pooled, a slow launch would look like slow steps.
+        step_median_s=statistics.median(percentile(steps, 50) for steps in launches),
+        step_p90_s=statistics.median(percentile(steps, 90) for steps in launches),
         phases=_median_phases(good),
     )
 
@@ -309,7 +309,7 @@ def _compared(row: Row, others: _Others, throughputs: dict[str, list[float]]) ->
     )
     return msgspec.structs.replace(
         row,
-        flags=[*row.flags, *derived_flags(row.case, row.speedup.ratio)],
+        flags=[*row.flags, *derived_flags(row)],
         same_buckets_as=others.same_buckets_as(row),
     )
 

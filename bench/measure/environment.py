@@ -50,7 +50,18 @@ def collect(machine: Machine) -> dict[str, Any]:
             name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)
         },
         "versions": versions(),
+        "source": source_digest(),
     }
+
+
+def source_digest() -> str:
+    """Short hash of this package's own code and suites: tells runs of edited trees apart."""
+    state = hashlib.blake2b(digest_size=6)
+    site = Path(bench.__file__).parent.parent
+    for package in (site / "bench", site / "workloads"):
+        for path in sorted([*package.rglob("*.py"), *package.rglob("*.yaml")]):
+            state.update(str(path.relative_to(site)).encode() + b"\0" + path.read_bytes())
+    return state.hexdigest()
 
 
 def fingerprint(environment: dict[str, Any]) -> str:

@@ -50,3 +50,15 @@ class ResidentPeak:
             return None
         found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
         return int(found[1]) * 1024 if found else None
+
+
+def minor_faults() -> int | None:
+    """Pages that the system has given this process so far without reading a disk.
+
+    None where the system does not count them.
+    """
+    try:
+        import resource  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -74,6 +74,8 @@ class StepsTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Communication and computation of some steps, on one process."""
 
     steps: int
+    step_s: float
+    """Mean of them, the profiler's own cost included."""
     spans: list[Span]
     computation: dict[int, list[Interval]]
     """Per device of the process, when anything was computed on it."""
@@ -113,7 +115,12 @@ def read_steps(
         computation = _kernel_computation(inside)
     else:
         computation = {0: _operator_computation(inside, frame)}
-    return StepsTrace(steps=steps, spans=_keyed(spans), computation=computation)
+    return StepsTrace(
+        steps=steps,
+        step_s=frame["dur"] / 1e6 / steps,
+        spans=_keyed(spans),
+        computation=computation,
+    )
 
 
 def find_range(events: Iterable[Event], name: str) -> Event:

@@ -43,6 +43,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Sum of the blocks' times, each from a common start to this process's last synchronise."""
     stopped_by: Literal["min_steps", "target_interval", "max_s"]
     """What set the number of steps."""
+    minor_faults_per_step: list[float | None] | None = None
+    """Pages that the system gave a process in a step of the window: memory that an allocator had
+    given back, and asks for again."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +116,8 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """For ranks that come late to a collective, on the rank that waits longest."""
     hidden_fraction: float | None = None
     """Share of ``busy_s`` during which something is computed."""
+    profiled_step_s: float | None = None
+    """A step while the profile ran, on the slowest rank."""
     standalone_s: float | None = None
 
 

@@ -14,8 +14,8 @@ from bench.analyze.stats import Estimate
 from bench.errors import plural
 from bench.plan.case import UNSAFE, Case
 
-DETAILED_FLAGS = frozenset({"shared_cores"})
-"""Flags that only concern what the second table shows."""
+DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift"})
+"""Flags that concern what the second table shows, too."""
 NAMED_BY_VALUE = ("precision", "optimizer", "backend")
 """Fields whose values say what they are of."""
 GIB = 2**30
@@ -205,6 +205,9 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
     for name in ("precision", "optimizer", "backend"):
         values = dict.fromkeys(str(getattr(one, name)) for one in cases if getattr(one, name))
         shared.append(" / ".join(values))
+    launches = {row.samples_per_s.launches for row in rows if row.samples_per_s is not None}
+    if launches:
+        shared.append(f"{' / '.join(map(str, sorted(launches)))} launches each")
     cores = case.cores_per_device
     device = case.device if cores is None else f"{case.device}, {plural(cores, 'core')} per device"
     return "; ".join([*(part for part in shared if part), device])
@@ -283,10 +286,9 @@ def _notes(row: Row, *, details: bool) -> list[str]:
     notes = []
     if row.status != "ok":
         notes.append(f"{row.status}: {row.reason}")
-    hidden = set() if details else DETAILED_FLAGS
-    flags = [flag for flag in row.flags if flag not in hidden]
-    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in flags]
+    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
     if details:
+        notes = [note for note in notes if note.partition(":")[0] in DETAILED_FLAGS]
         if row.samples_per_s is not None and row.own_speedup.reason is not None:
             notes.append(f"not compared with itself: {row.own_speedup.reason}")
         if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
@@ -298,7 +300,11 @@ def _notes(row: Row, *, details: bool) -> list[str]:
     if row.samples_per_s is not None and row.speedup.reason is not None:
         notes.append(f"no speedup: {row.speedup.reason}")
     if row.speedup.ratio is not None and row.speedup.ratio.includes(1.0):
-        notes.append("no clear difference from one device without a wrapper")
+        notes.append(
+            "no clear difference from one device without a wrapper"
+            if row.case.world_size == 1
+            else "no clear gain over one device"
+        )
     if row.parity_note is not None:
         notes.append(f"parity {_parity(row)}: {row.parity_note}")
     return list(dict.fromkeys(notes))
@@ -331,6 +337,8 @@ def _gib(peaks: Sequence[int | None]) -> str:
     """Of all devices, in their order where they differ: the first of ``dp`` holds most."""
     if not known(peaks):
         return DASH
+    if len(peaks) > 1 and len(known(peaks)) == 1:
+        return f"{significant(known(peaks)[0] / GIB)} (one process)"
     texts = [DASH if peak is None else significant(peak / GIB) for peak in peaks]
     if len(set(texts)) == 1:
         return texts[0]
@@ -368,12 +376,12 @@ def _hidden(row: Row) -> str:
 
 
 def _collectives(row: Row) -> str:
-    """Such as: 4 all_reduce of 241 MB."""
+    """Such as: 4 x all_reduce, 241 MB in all."""
     if row.communication is None or not row.communication.collectives:
         return DASH
-    return ", ".join(
-        f"{one.calls:g} {one.op}"
-        + ("" if one.payload_bytes is None else f" of {_megabytes(one.payload_bytes)}")
+    return "; ".join(
+        f"{one.calls:g} x {one.op}"
+        + ("" if one.payload_bytes is None else f", {_megabytes(one.payload_bytes)} in all")
         for one in row.communication.collectives
     )
 

@@ -26,6 +26,10 @@ from bench.records.record import (
     Timing,
 )
 
+FAULT_S = 1e-6
+"""What a page fault costs at least; on a virtual machine 2 us were seen, with the zeroing."""
+FAULTS_SHARE = 0.05
+"""Of a window in page faults, from which they explain differences between rows."""
 DRIFT = 0.005
 """Share of the peak by which the bytes alive before and after steady steps may differ."""
 
@@ -87,6 +91,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     block_steps: int
     stopped_by: Literal["min_steps", "target_interval", "max_s"]
+    minor_faults: int | None = None
+    """Pages that the system gave the process during the window."""
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,6 +234,10 @@ def _with_timing(
             block_steps=slowest.block_steps,
             window_s=[one.window_s for one in found],
             stopped_by=slowest.stopped_by,
+            minor_faults_per_step=[
+                None if one.minor_faults is None else one.minor_faults / len(one.step_s)
+                for one in found
+            ],
         ),
         throughput=Throughput(
             samples_per_s=samples_per_s(samples, [one.window_s for one in found]),
@@ -288,10 +298,19 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
         flags.append("no_warmup")
     if len({outcome.parameter_digest for outcome in outcomes}) > 1:
         flags.append("ranks_differ")
+    if any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes):
+        flags.append("page_faults")
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
     if len(set(batches)) < len(batches):  # a rank may well see a batch again, but not another's
         flags.append("duplicate_data")
     return flags
+
+
+def _faults_cost(measured: Measured | None) -> float:
+    """Share of the window that went into page faults, roughly."""
+    if measured is None or measured.minor_faults is None:
+        return 0.0
+    return measured.minor_faults * FAULT_S / measured.window_s
 
 
 def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication:
@@ -301,6 +320,7 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
         cost = statistics.median(with_sync - without for with_sync, without in pairs)
     traces = [outcome.trace for outcome in outcomes if outcome.trace is not None]
     found = costs(traces)
+    is_alone = len(traces) == 1 and case.device == "cpu"
     return Communication(
         sync_cost_s=cost,
         sync_pairs_s=pairs,
@@ -317,8 +337,10 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
         ],
         busy_s=found.busy_s,
         exposed_s=found.exposed_s,
-        wait_s=found.wait_s,
-        hidden_fraction=found.hidden_fraction,
+        # A process that moves everything itself, in turn, waits for nobody and hides nothing.
+        wait_s=None if is_alone else found.wait_s,
+        hidden_fraction=None if is_alone else found.hidden_fraction,
+        profiled_step_s=max(trace.step_s for trace in traces),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import statistics
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch.profiler import profile, record_function
 
 from bench.measure import parity
 from bench.measure.allocations import read_allocations
+from bench.measure.memory import minor_faults
 from bench.measure.ranges import STEPS
 from bench.measure.trace import Event, read_events, read_steps
 from bench.run.loop import (
@@ -28,7 +30,10 @@ from bench.run.outcome import Measured
 from bench.run.rank import Rank
 from bench.strategies.base import Session
 
-PROFILED_STEPS = 2
+PROFILED_S = 1.0
+"""Wanted length of the profiled steps."""
+PROFILED_STEPS = range(2, 21)
+"""How many they may be."""
 DIGESTED_BATCHES = 3
 """Batches of each rank whose digests show that all ranks' data differ."""
 
@@ -39,7 +44,9 @@ def measure_time(rank: Rank) -> Session:
     gc.collect()
     rank.device.reset_peaks()
     rank.note(phase="window")
+    faults = minor_faults()
     timed = run_window(engine, rank.assignment.effort.window, length)
+    more_faults = minor_faults()
     rank.note(
         measured=Measured(
             first_step_s=warm.first_step_s,
@@ -49,6 +56,7 @@ def measure_time(rank: Rank) -> Session:
             window_s=timed.window_s,
             block_steps=timed.block_steps,
             stopped_by=timed.stopped_by,
+            minor_faults=None if faults is None or more_faults is None else more_faults - faults,
         ),
         memory=rank.device.peaks(),
         held=engine.session.held_bytes(),
@@ -61,20 +69,21 @@ def measure_time(rank: Rank) -> Session:
 
 def measure_communication(rank: Rank) -> Session:
     """The communication pass; returns the session, which must outlive the hand-over."""
-    engine, _, length = _warm_engine(rank)
+    engine, warm, length = _warm_engine(rank)
     rank.note(phase="communication", bucket_bytes=engine.session.bucket_bytes())
     if rank.strategy.can_skip_sync:
         window = rank.assignment.effort.window
         rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
     rank.note(phase="profile")
     profiler = rank.device.profiler(shapes=True)
+    steps = _profiled_count(warm)
     with profiler:
         run_block(engine, 1)  # the profiler itself warms up
-        _profiled_steps(rank, engine, PROFILED_STEPS)
+        _profiled_steps(rank, engine, steps)
     events = _exported(rank, profiler)
     trace = read_steps(
         events,
-        steps=PROFILED_STEPS,
+        steps=steps,
         world_size=rank.processes,
         on_accelerator=rank.case.device != "cpu",
     )
@@ -96,6 +105,14 @@ def measure_memory(rank: Rank) -> Session:
     found = read_allocations(_exported(rank, profiler), rank.driven)
     rank.note(allocations=found, held=engine.session.held_bytes())
     return engine.session
+
+
+def _profiled_count(warm: WarmUp) -> int:
+    """Steps to profile: the same on all ranks."""
+    if not warm.pilot_s:
+        return PROFILED_STEPS[0]
+    wanted = round(PROFILED_S / max(statistics.fmean(warm.pilot_s), 1e-9))
+    return min(max(wanted, PROFILED_STEPS[0]), PROFILED_STEPS[-1])
 
 
 def _profiled_steps(rank: Rank, engine: Engine, steps: int) -> None:

@@ -128,6 +128,7 @@ class ReplicaSession(ModuleSession):
             loss = self.problem.loss(gathered, batch)
         mark("forward")
         (loss / self.context.accumulation_steps).backward()  # type: ignore[no-untyped-call]
+        mark("backward")
         gradients = self._scatter([gathered.grad])
         mark("backward.scatter")
         self._on_all(_backward, list(zip(outputs, gradients, strict=True)))

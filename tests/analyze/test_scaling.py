@@ -236,7 +236,7 @@ def test_launches_of_two_environments_are_no_baseline() -> None:
     mixed = [timing(SINGLE, 100, 0), timing(SINGLE, 200, 1, environment="other")]
     found = row([*mixed, *launches(PAIR, 160, 160)], PAIR)
     assert found.speedup.reason == "one device without a wrapper has no valid figure"
-    assert row(mixed, SINGLE).flags == ["unequal_environments"]
+    assert "unequal_environments" in row(mixed, SINGLE).flags
 
 
 def test_a_figure_that_was_not_proved_says_so() -> None:
@@ -245,6 +245,35 @@ def test_a_figure_that_was_not_proved_says_so() -> None:
     assert not found.is_proved_wrong
     assert found.parity is None
     assert found.parity_note == "out_of_memory: no memory"
+
+
+def test_a_wrapper_that_makes_one_device_faster_asks_for_an_explanation() -> None:
+    alone = make_case(strategy="ddp")
+    found = row([*launches(SINGLE, 99, 100, 101), *launches(alone, 140, 142, 144)], alone)
+    assert found.flags == ["superlinear"]
+    # An interval that reaches down to 1 does not.
+    found = row([*launches(SINGLE, 99, 100, 101), *launches(alone, 90, 142, 180)], alone)
+    assert "superlinear" not in found.flags
+    assert "imprecise" in found.flags
+
+
+def test_a_profile_that_slows_the_step_is_flagged() -> None:
+    def profiled(step_s: float) -> Record:
+        communication = Communication(busy_s=0.01, profiled_step_s=step_s)
+        return timing(
+            PAIR, 80, pass_="communication", timing=None, throughput=None, memory=None,
+            communication=communication,
+        )  # fmt: skip
+
+    timed = launches(PAIR, 80, 80)  # 0.1 s a step
+    assert row([*timed, profiled(0.12)], PAIR).flags == []
+    assert row([*timed, profiled(0.13)], PAIR).flags == ["profile_slowed"]
+
+
+def test_quantiles_of_steps_are_of_each_launch() -> None:
+    # One slow launch of three is no tail of slow steps.
+    found = row(launches(SINGLE, 100, 100, 50), SINGLE)
+    assert found.step_median_s == found.step_p90_s == pytest.approx(0.04)
 
 
 def test_superlinear_speedup_is_flagged() -> None:

@@ -141,7 +141,7 @@ def test_out_of_memory_and_timeout_are_their_own_status() -> None:
 
 def test_the_communication_pass_gives_the_median_difference() -> None:
     pairs = [(0.3, 0.1), (0.2, 0.1), (0.5, 0.1)]
-    trace = StepsTrace(steps=1, spans=[], computation={})
+    trace = StepsTrace(steps=1, step_s=0.1, spans=[], computation={})
     record = record_of(
         outcome(0, sync_pairs_s=pairs, bucket_bytes=[4, 8], trace=trace),
         outcome(1, trace=trace),
@@ -162,7 +162,7 @@ def test_the_communication_pass_combines_the_ranks_traces() -> None:
             payload_bytes=1000,
             device=0,
         )
-        return StepsTrace(steps=2, spans=[span], computation={0: [(0.0, 9.0)]})
+        return StepsTrace(steps=2, step_s=0.1, spans=[span], computation={0: [(0.0, 9.0)]})
 
     record = record_of(
         outcome(0, trace=trace(6.0)), outcome(1, trace=trace(8.0)), job="communication"

@@ -101,7 +101,7 @@ class FakeLauncher:
                 parity=Parity(verdict="exact"),
                 failure=answer,
                 batch_digests=[str(rank)],
-                trace=StepsTrace(steps=1, spans=[], computation={}),
+                trace=StepsTrace(steps=1, step_s=0.1, spans=[], computation={}),
                 allocations=Allocations(peak=[2], before=[1], after=[1]),
             )
             for rank in range(processes)

@@ -92,6 +92,7 @@ def test_what_moves_is_marked_as_a_piece_of_its_phase(sessions: list[Session]) -
         "forward",
         "forward.gather",
         "forward",
+        "backward",
         "backward.scatter",
         "backward",
         "backward.reduce",
