@@ -46,7 +46,7 @@ def test_the_report_holds_the_table(tmp_path: Path) -> None:
     ]
     assert scaling[:5] == ["2", "ddp", "180 ± 2", "1.80 (1.76-1.84)", "90% (88%-92%)"]
     assert scaling[-1] == "exact"
-    assert details[:4] == ["2", "ddp <sup>[1]</sup>", "–", "44.4 / 44.7"]
+    assert details[:4] == ["2", "ddp <sup>[1]</sup>", "–", "44.4 / 44.4"]
     assert "2 cases: 2 measured. 6 timed launches." in text
     assert "a CPU, 2 cores used, 16.0 GiB" in text
 
