@@ -36,8 +36,9 @@ REFERENCE = "reference_implementation"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
 MARKERS = "osD^vP*X"
 DPI = 120
-MOST_ROWS = 96
-"""Of a table whose charts can still be read: eight device counts of twelve strategies."""
+MOST_VARIANTS, MOST_ROWS = 13, 104
+"""Of a table whose charts can still be read: twelve strategies and the baseline, on one to 128
+devices."""
 CHARACTERS_PER_INCH = 15
 LEGEND_ROW = 0.19
 """Inches."""
@@ -94,7 +95,7 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
 def _figures(table: Table) -> Iterator[tuple[str, tuple[str, Any]]]:
     rows = table.rows
     measured = [row for row in rows if row.samples_per_s is not None and not row.is_proved_wrong]
-    if not measured or len(rows) > MOST_ROWS:
+    if not measured or not are_readable(rows):
         return
     if len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1:
         yield "speedup", ("Speedup over one device", _speedup(rows))
@@ -105,8 +106,16 @@ def _figures(table: Table) -> Iterator[tuple[str, tuple[str, Any]]]:
         yield "step", ("What a step is spent on", _step(measured))
 
 
+def are_readable(rows: Sequence[Row]) -> bool:
+    """Whether charts of so many rows could be read."""
+    name = variants(rows)
+    return len(rows) <= MOST_ROWS and len({name(row.case) for row in rows}) <= MOST_VARIANTS
+
+
 def _save(figure: Any, path: Path, title: str) -> Chart:
     chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it has done its work, and need not do it for each format
     for target, metadata in ((chart.svg, {"Date": None, "Title": title}), (chart.png, {})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=metadata)

@@ -19,7 +19,7 @@ from bench.errors import OutputError
 from bench.plan.case import PlannedCase
 from bench.records.record import Record, RunInfo
 from bench.records.store import iterate_records, read_run, write_atomically
-from bench.report.charts import Chart, write_charts
+from bench.report.charts import Chart, are_readable, write_charts
 from bench.report.tables import Column, Footnotes, Table, render, tables_of
 
 REPORT = "report.md"
@@ -119,6 +119,8 @@ def markdown(
         assert isinstance(table, Table)
         parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}."]
         parts += section(table)
+        if not are_readable(table.rows):
+            parts.append(f"No charts: {len(table.rows)} rows are more than one could read in them.")
         parts.append("\n".join(picture(one.title, f"{CHARTS}/{one.svg.name}") for one in drawn))
     parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", _environment(info)]
     return "\n\n".join(part for part in parts if part) + "\n"
