@@ -32,7 +32,8 @@ def env(session: nox.Session) -> None:
 def run_python(session: nox.Session, *arguments: str) -> None:
     """Run the shared environment's interpreter."""
     python = HERE / ".nox" / "env" / "bin" / "python"
-    session.run(str(python), *arguments, external=True)
+    # nox would kill it half a second after Ctrl-C; a run writes its report first.
+    session.run(str(python), *arguments, external=True, interrupt_timeout=60, terminate_timeout=60)
 
 
 def suite_and_options(session: nox.Session, default: str) -> list[str]:

@@ -127,6 +127,9 @@ def run(
     _print(
         f"\n{len(records)} records in {finished.folder / 'records.jsonl'}\nreport in {report_file}"
     )
+    if not any(row.samples_per_s is not None for row in rows):
+        reasons = dict.fromkeys(str(row.reason) for row in rows)
+        _say(f"bench: nothing was measured: {next(iter(reasons), 'nothing was planned')}")
     if finished.has_failures:
         raise typer.Exit(1)
 
@@ -157,7 +160,7 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
     skips = sum(one.skip_reason is not None for one in planned)
     _print(
         f"cases: {len(planned)}, {skips} of them skipped; launches: {len(schedule(planned, 0))}, "
-        "proofs and communication passes included"
+        "proofs and the passes for communication and memory included"
     )
 
 

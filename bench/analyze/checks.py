@@ -19,7 +19,7 @@ SLOWED = 1.25
 """Times a timed step that a profiled one may take before its figures are not the timed step's."""
 
 FLAGS = {
-    "oversubscribed": "more ranks than sets of cores: nothing follows about scaling",
+    "oversubscribed": "more devices than sets of cores: nothing follows about scaling",
     "no_warmup": "no step before the window: start-up costs are in the figure",
     "ranks_differ": "the ranks ended with different parameters",
     "duplicate_data": "ranks trained on the same samples",

@@ -322,7 +322,7 @@ def _compare(
     if row.is_proved_wrong:
         return Comparison(reason="the row failed its proof")
     if "oversubscribed" in row.flags:
-        return Comparison(reason="more ranks than cores")
+        return Comparison(reason="more devices than sets of cores")
     if "no_warmup" in row.flags:
         return Comparison(reason="measured without warm-up")
     alike = [other for other in candidates if not _differences(row, other)]

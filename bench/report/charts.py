@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optim
 REFERENCE = "reference_implementation"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
 MARKERS = "osD^vP*X"
+CHARTS = ("speedup", "throughput", "memory", "step")
 DPI = 120
 MOST_VARIANTS, MOST_ROWS = 13, 104
 """Of a table whose charts can still be read: twelve strategies and the baseline, on one to 128
@@ -44,6 +46,8 @@ LEGEND_ROW = 0.19
 """Inches."""
 GROUP_WIDTH = 0.8
 """Of the space of one group of bars."""
+WIDEST = 0.25
+"""Of a bar, on the same scale."""
 
 
 class NoChartsError(BenchError):
@@ -64,20 +68,23 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
 
     Args:
         tables: of a report.
-        folder: is made where it does not exist; charts in it that are no longer drawn are removed.
+        folder: is made where it does not exist; our charts that are no longer drawn go.
 
     Raises:
         NoChartsError: matplotlib cannot be imported.
         OSError: the folder cannot be written.
     """
+    os.environ["MPLBACKEND"] = "agg"  # whatever a notebook or a user's settings name
     try:
         import matplotlib as mpl  # noqa: PLC0415 - reports without charts need none
     except ImportError as error:
-        raise NoChartsError(f"no charts: matplotlib cannot be imported: {error}") from error
+        raise NoChartsError(f"matplotlib cannot be imported: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     written: list[list[Chart]] = []
     style: Any = {"svg.hashsalt": "bench", "font.size": 9, "hatch.linewidth": 0.6}
-    with mpl.rc_context(style):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # the user's own style may need LaTeX, or hide things
+        mpl.rcParams.update(style)
         for table in tables:
             charts: list[Chart] = []
             for name, (what, figure) in _figures(table):
@@ -87,8 +94,9 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
                 charts.append(_save(figure, place, title))
             written.append(charts)
     kept = {path for charts in written for chart in charts for path in (chart.svg, chart.png)}
-    for stale in {*folder.glob("*.svg"), *folder.glob("*.png")} - kept:
-        stale.unlink()
+    for name, suffix in itertools.product(CHARTS, ("svg", "png")):
+        for stale in set(folder.glob(f"*-{name}.{suffix}")) - kept:
+            stale.unlink()
     return written
 
 
@@ -199,7 +207,8 @@ def _speedup(rows: Sequence[Row]) -> Any:
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_xlabel("devices")
     axes.set_ylabel("speedup over one device without a wrapper")
-    axes.set_ylim(bottom=0)
+    shown = [row.speedup.ratio.value for row in rows if row.speedup.ratio is not None]
+    axes.set_ylim(0, 1.2 * max([*shown, min(sizes[-1], 2 * max(shown))]))  # cuts wide intervals
     axes.grid(alpha=0.3)
     _legend(figure, axes)
     return figure
@@ -218,11 +227,11 @@ def _bars(
     sizes = sorted({row.case.world_size for row in rows})
     places = len(looks.labels)
     figure, axes = _new_figure(max(6.4, 1.5 + 0.45 * places * len(sizes)), 3.8)
-    width = GROUP_WIDTH / places
+    width = min(GROUP_WIDTH / places, WIDEST)
     gaps: list[tuple[float, str]] = []
     for row in rows:
         look = looks.of(row)
-        group = sizes.index(row.case.world_size) - GROUP_WIDTH / 2
+        group = sizes.index(row.case.world_size) - width * places / 2
         left = group + looks.labels.index(look[0]) * width
         if row.is_proved_wrong or not draw(axes, row, left, width * 0.92, look):
             gaps.append((left + width * 0.46, _why_missing(row)))
@@ -263,6 +272,13 @@ def _throughput(rows: Sequence[Row]) -> Any:
         return True
 
     figure, axes = _bars(rows, draw)
+    rates = [
+        row.samples_per_s.value * row.units_per_sample
+        for row in rows
+        if row.samples_per_s is not None and not row.is_proved_wrong
+    ]
+    axes.set_ylim(0, 1.25 * max(rates))  # cuts intervals that say nothing
+    axes.yaxis.set_major_formatter("{x:,g}")
     unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
     axes.set_ylabel(f"{unit}s per second, all devices together")
     return figure

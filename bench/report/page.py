@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from bench.analyze.scaling import Row, condensed, rows_of
-from bench.errors import OutputError
+from bench.errors import OutputError, RecordsError, plural
 from bench.plan.case import PlannedCase
 from bench.records.record import Record, RunInfo
-from bench.records.store import iterate_records, read_run, write_atomically
+from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report.charts import Chart, are_readable, write_charts
 from bench.report.tables import Column, Footnotes, Table, render, tables_of
 
@@ -65,7 +65,10 @@ def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
     """
     info = read_run(folder)
     records = [condensed(record) for record in iterate_records(folder)]
-    planned = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
+    try:
+        planned = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
+    except msgspec.ValidationError as error:
+        raise RecordsError(f"{folder / RUN}: suite.planned: {error}") from error
     return info, records, rows_of([one.case for one in planned], records)
 
 
@@ -79,9 +82,9 @@ def write_report(folder: Path) -> Path:
     info, records, rows = load(folder)
     tables = tables_of(rows)
     path = folder / REPORT
+    text = markdown(info, records, tables, _draw(tables, folder / CHARTS))
     try:
-        charts = _draw(tables, folder / CHARTS)
-        write_atomically(path, markdown(info, records, tables, charts).encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
     return path
@@ -91,8 +94,8 @@ def _draw(tables: Sequence[Table], folder: Path) -> Sequence[Sequence[Chart]]:
     """The charts; none, with a warning, where they cannot be drawn: no report is lost to that."""
     try:
         return write_charts(tables, folder)
-    except OSError:
-        raise
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
     except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
         warnings.warn(f"the report has no charts: {error}", stacklevel=2)
         return [[] for _ in tables]
@@ -190,24 +193,33 @@ def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> st
     )
     launches = sum(record.pass_ == "timing" and record.status == "ok" for record in records)
     ended = f"ended {info.ended_at} ({info.ended_by})" if info.ended_at else "has not ended"
+    timed = "1 timed launch" if launches == 1 else f"{launches} timed launches"
     return (
-        f"{len(rows)} cases: {words}. {launches} timed launches. "
+        f"{plural(len(rows), 'case')}: {words}. {timed}. "
         f"Started {info.started_at}, {ended}; order of launches from seed {info.seed}."
     )
 
 
 def _environment(info: RunInfo) -> str:
     environment = info.environment
-    memory = environment.get("memory_bytes", 0) / 2**30
+    cores = environment.get("cores")
+    memory = environment.get("memory_bytes")
     lines = [
-        f"CPU: {environment.get('cpu')}, {len(environment.get('cores', []))} cores used, "
-        f"{memory:.1f} GiB of memory",
-        f"accelerators: {', '.join(d['name'] for d in environment.get('devices', [])) or 'none'}",
+        f"CPU: {environment.get('cpu')}, {len(cores) if isinstance(cores, list) else '?'} cores "
+        f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
+        f"accelerators: {', '.join(device_names(info)) or 'none'}",
         f"system: {environment.get('system')}",
         "versions: " + ", ".join(f"{name} {v}" for name, v in info.versions.items()),
         f"fingerprint: {info.environment_fingerprint}; source: {environment.get('source')}",
     ]
     return "\n".join(f"- {escape(line)}" for line in lines)
+
+
+def device_names(info: RunInfo) -> list[str]:
+    """Names of the machine's accelerators."""
+    devices = info.environment.get("devices")
+    found = devices if isinstance(devices, list) else []
+    return [str(one.get("name")) if isinstance(one, dict) else str(one) for one in found]
 
 
 def escape(text: str) -> str:

@@ -19,6 +19,7 @@ from bench.records.store import RECORDS, RUN, write_atomically
 from bench.report.page import (
     CHARTS,
     REPORT,
+    device_names,
     escape,
     footnotes,
     load,
@@ -51,7 +52,9 @@ def publish(folder: Path, results: Path = RESULTS) -> Path:
     Raises:
         BenchError: the folder is no finished run.
     """
-    info, _, _ = load(folder)
+    info, _, rows = load(folder)
+    if not any(row.samples_per_s is not None for row in rows):
+        raise BenchError(f"{folder}: nothing was measured in it")
     if info.ended_by != "complete":
         raise BenchError(f"{folder}: is no complete run: {info.ended_by or 'it has not ended'}")
     target = results / re.sub(r"[^A-Za-z0-9-]+", "-", str(info.suite["name"]))
@@ -83,8 +86,7 @@ def index(results: Path = RESULTS) -> str:
 
 def machine(info: RunInfo) -> str:
     """Where a run was measured, in a sentence."""
-    environment = info.environment
-    devices = [str(device.get("name")) for device in environment.get("devices", [])]
+    environment, devices = info.environment, device_names(info)
     cores = plural(len(environment.get("cores", [])), "core")
     what = f"{len(devices)} x {devices[0]}" if devices else f"{cores} of {environment.get('cpu')}"
     return f"Measured on {what}, torch {info.versions.get('torch')}."
@@ -121,14 +123,20 @@ def insert(readme: str, text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Publish what is named, and make everything again; returns the exit code."""
+    if any(argument.startswith("-") for argument in arguments):
+        sys.stderr.write(f"{str(__doc__).strip()}\n")
+        return 2
     try:
+        readme = README.read_text(encoding="utf-8")
+        insert(readme, "")  # before anything is changed: is this the place, and has it room?
         for argument in arguments:
             publish(Path(argument))
         for path in sorted(RESULTS.glob(f"*/{RUN}")):
             write_report(path.parent)
+        RESULTS.mkdir(exist_ok=True)
         write_atomically(RESULTS / "README.md", index().encode())
-        text = insert(README.read_text(encoding="utf-8"), excerpt(RESULTS / SHOWN))
-        write_atomically(README, text.encode())
+        if (RESULTS / SHOWN / RUN).is_file():
+            write_atomically(README, insert(readme, excerpt(RESULTS / SHOWN)).encode())
     except (BenchError, OSError) as error:
         sys.stderr.write(f"publish: {error}\n")
         return 2

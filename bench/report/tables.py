@@ -340,12 +340,13 @@ def _gib(peaks: Sequence[int | None]) -> str:
     if len(peaks) > 1 and len(known(peaks)) == 1:
         return f"{significant(known(peaks)[0] / GIB)} (one process)"
     texts = [DASH if peak is None else significant(peak / GIB) for peak in peaks]
+    first, others = texts[0], sorted(known(peaks)[1:])
     if len(set(texts)) == 1:
-        return texts[0]
-    if len(texts) <= 2:
+        return first
+    if len(texts) == 2:
         return " / ".join(texts)
-    low, high = min(known(peaks)) / GIB, max(known(peaks)) / GIB
-    return f"{significant(low)} to {significant(high)}"
+    low, high = significant(others[0] / GIB), significant(others[-1] / GIB)
+    return f"first {first}, others {low}" + ("" if low == high else f" to {high}")
 
 
 def _imbalance(peaks: Sequence[int | None]) -> str:

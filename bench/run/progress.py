@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from bench.errors import one_line
+from bench.plan.case import Case
 from bench.records.record import Record
 
 
@@ -25,7 +26,7 @@ class Lines:
     def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
         """See ``rounds.Progress``."""
         case = record.case
-        what = f"{case.workload}:{case.preset} {case.label} x{case.world_size}"
+        what = f"{case.workload}:{case.preset} {case.label}{_settings(case)} x{case.world_size}"
         left = f"{duration(left_s)} left" if done < steps else "done"
         self.say(f"[{done}/{steps}] {what}  {record.pass_}  {_result(record)}  {left}")
 
@@ -33,6 +34,17 @@ class Lines:
         """Write one line."""
         self._stream.write(one_line(text) + "\n")
         self._stream.flush()
+
+
+def _settings(case: Case) -> str:
+    """What a suite may vary and a strategy's label does not say."""
+    parts = [
+        case.precision if case.precision != "fp32" else "",
+        case.compile if case.compile != "none" else "",
+        f"{case.accumulation_steps} micro-steps" if case.accumulation_steps > 1 else "",
+        f"seed {case.seed}" if case.seed else "",
+    ]
+    return "".join(f", {part}" for part in parts if part)
 
 
 def _result(record: Record) -> str:

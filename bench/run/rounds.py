@@ -194,6 +194,7 @@ class Runner:
                 self._round = step.launch
             if step.pass_ == "parity":
                 return self._prove(step)
+            self._forget_reference()
             return self._launch(step)
         except Interruption as interruption:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
@@ -262,6 +263,12 @@ class Runner:
         failure = culprit.failure if culprit is not None else None
         self._reference = _Reference(key=key, path=path, failure=failure)
         return self._reference
+
+    def _forget_reference(self) -> None:
+        """The proofs are over, and the file may be large."""
+        if self._reference is not None:
+            self._reference.path.unlink(missing_ok=True)
+            self._reference = None
 
     def _not_proved(self, step: Step, reason: str) -> Record:
         proof = Parity(verdict="not_checked", reason=reason)

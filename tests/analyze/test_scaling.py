@@ -147,7 +147,7 @@ def test_a_missing_baseline_is_said() -> None:
 
 def test_more_ranks_than_cores_give_no_verdict() -> None:
     records = [*launches(SINGLE, 100, 100), *launches(PAIR, 90, 90, flags=["oversubscribed"])]
-    assert row(records, PAIR).speedup.reason == "more ranks than cores"
+    assert row(records, PAIR).speedup.reason == "more devices than sets of cores"
 
 
 @pytest.mark.parametrize("broken", ["parity", "ranks_differ", "duplicate_data"])

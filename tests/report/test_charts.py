@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.analyze.scaling import rows_of
+from bench.errors import OutputError
 from bench.records.record import Memory, Phases, Record
 from bench.records.store import Store
 from bench.report.charts import MOST_VARIANTS, write_charts
@@ -99,8 +100,17 @@ def test_what_was_not_measured_is_a_marked_gap(tmp_path: Path) -> None:
 
 def test_charts_that_are_no_longer_drawn_are_removed(tmp_path: Path) -> None:
     (tmp_path / "old-speedup.svg").write_text("<svg/>")
+    (tmp_path / "mine.svg").write_text("<svg/>")
     write_charts([table()], tmp_path)
     assert not (tmp_path / "old-speedup.svg").exists()
+    assert (tmp_path / "mine.svg").exists()
+
+
+def test_a_place_that_cannot_take_charts_is_named(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run")
+    (folder / "charts").write_text("no folder")
+    with pytest.raises(OutputError, match="charts: cannot be written: File exists"):
+        write_report(folder)
 
 
 def test_a_table_too_long_to_be_drawn_has_no_charts(tmp_path: Path) -> None:
@@ -127,12 +137,13 @@ def test_without_matplotlib_the_page_is_written_and_a_note_printed(
     assert "![" not in page
 
 
-def test_no_display_and_a_windowing_backend_do_not_matter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["TkAgg", "module://matplotlib_inline.backend_inline", "bad"])
+def test_no_display_and_any_backend_do_not_matter(tmp_path: Path, backend: str) -> None:
     folder = make_folder(tmp_path / "run")
     environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
     done = subprocess.run(
         [sys.executable, "-m", "bench", "report", str(folder)],
-        env=environment | {"MPLBACKEND": "TkAgg"},
+        env=environment | {"MPLBACKEND": backend},
         capture_output=True,
         text=True,
         check=False,

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.errors import OutputError, RecordsError
@@ -80,4 +81,27 @@ def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     (folder / "report.md").mkdir()
     with pytest.raises(OutputError, match=r"report\.md: cannot be written"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("devices", [{}]), ("devices", 3), ("memory_bytes", "x"), ("cores", None), ("cpu", None)],
+)
+def test_an_environment_of_odd_shape_is_no_obstacle(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    folder = make_folder(tmp_path / "run")
+    info = make_info()
+    info.environment[field] = value
+    (folder / "run.json").write_bytes(msgspec.json.encode(info))
+    assert "| ddp" in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_a_plan_that_is_none_is_named(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run")
+    info = make_info()
+    info.suite["planned"] = [{"case": 1}]
+    (folder / "run.json").write_bytes(msgspec.json.encode(info))
+    with pytest.raises(RecordsError, match=r"run.json: suite.planned: .*\[0\].case"):
         write_report(folder)

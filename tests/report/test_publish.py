@@ -50,6 +50,32 @@ def test_a_run_that_was_interrupted_is_not_published(tmp_path: Path) -> None:
         publish.publish(folder, tmp_path / "results")
 
 
+def test_nothing_is_written_where_there_is_no_place_for_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert publish.main([str(folder)]) == 2
+    assert "README.md" in capsys.readouterr().err
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert publish.main(["--help"]) == 2
+    assert "results/NAME" in capsys.readouterr().err
+
+
+def test_a_first_run_of_another_suite_leaves_the_readme_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    readme = f"{publish.BEGIN}\nold\n{publish.END}\n"
+    publish.README.write_text(readme)
+    assert publish.main([str(folder)]) == 0
+    assert publish.README.read_text() == readme
+    assert (tmp_path / "results/made/report.md").is_file()
+    assert "## [made]" in (tmp_path / "results/README.md").read_text()
+
+
 def test_text_goes_between_the_comments_only() -> None:
     readme = f"before\n{publish.BEGIN}\nold\n{publish.END}\nafter\n"
     new = publish.insert(readme, "new")
