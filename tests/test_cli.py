@@ -48,14 +48,19 @@ def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
 
     records = read_records(folder)
     assert {record.status for record in records} == {"ok"}
-    assert sum(record.pass_ == "timing" for record in records) == 6
+    assert sum(record.pass_ == "timing" for record in records) == 8
+    assert sum(record.pass_ == "memory" for record in records) == 4
     assert all(r.parity.verdict == "exact" for r in records if r.parity is not None)
-    (sync,) = [r.communication for r in records if r.communication is not None]
-    assert sync.sync_cost_s is not None
-    assert sync.bucket_bytes
+    costs = {r.case.strategy: r.communication for r in records if r.communication is not None}
+    assert costs.keys() == {"dp", "ddp", "fsdp"}
+    assert all(cost.busy_s for cost in costs.values())
+    assert costs["ddp"].sync_cost_s is not None
+    assert costs["ddp"].bucket_bytes
     assert read_run(folder).ended_by == "complete"
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "weak scaling" in text.lower()
+    assert text.count("](charts/") == 4
+    assert "reference_implementation" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if "----" in line) <= 80
 
 
@@ -132,9 +137,9 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> Non
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
     done = bench("run", "quick", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0
-    assert "cases: 6, 0 of them skipped; launches: 26" in done.stdout
+    assert "cases: 21, 0 of them skipped; launches: 114" in done.stdout
     more = bench("run", "quick", "--dry-run", "--launches", "9", cwd=tmp_path)
-    assert "launches: 62" in more.stdout
+    assert "launches: 240" in more.stdout
     assert list(tmp_path.iterdir()) == []
 
 

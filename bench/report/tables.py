@@ -151,8 +151,7 @@ def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
         strategy,
         Column(f"{_unit(rows)}s/s", _throughput),
         Column("speedup", lambda row: _comparison(row.speedup)),
-        Column("GiB", lambda row: _gib(memory_of(row, memory))),
-        Column("comm. ms", _busy),
+        Column("GiB", lambda row: _largest(memory_of(row, memory))),
         Column("parity", _parity, is_figure=False, is_text=True),
     ]
 
@@ -347,6 +346,10 @@ def _gib(peaks: Sequence[int | None]) -> str:
         return " / ".join(texts)
     low, high = significant(others[0] / GIB), significant(others[-1] / GIB)
     return f"first {first}, others {low}" + ("" if low == high else f" to {high}")
+
+
+def _largest(peaks: Sequence[int | None]) -> str:
+    return significant(max(known(peaks)) / GIB) if known(peaks) else DASH
 
 
 def _imbalance(peaks: Sequence[int | None]) -> str:

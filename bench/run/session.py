@@ -140,7 +140,9 @@ def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) ->
 
 
 def _plain(planned: Sequence[PlannedCase]) -> list[dict[str, Any]]:
-    return [msgspec.to_builtins(one) for one in planned]
+    """As ``run.json`` gives it back: JSON has no tuples, which would differ from its lists."""
+    plain: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(planned))
+    return plain
 
 
 def _end(store: Store, info: RunInfo, by: str) -> None:

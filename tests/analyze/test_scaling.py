@@ -270,6 +270,31 @@ def test_a_profile_that_slows_the_step_is_flagged() -> None:
     assert row([*timed, profiled(0.13)], PAIR).flags == ["profile_slowed"]
 
 
+def test_bucket_sizes_that_lead_to_the_same_buckets_are_told() -> None:
+    def bucketed(cap: float | None, sizes: list[int], **changes: Any) -> list[Record]:
+        options = {"bucket_cap_mb": cap, "static_graph": False} | changes
+        name = "ddp" if cap is None else f"ddp(bucket_cap_mb={cap})"
+        case = make_case(strategy="ddp", world_size=2, options=options, label=name)
+        found = timing(
+            case, 80, pass_="communication", timing=None, throughput=None, memory=None,
+            communication=Communication(bucket_bytes=sizes),
+        )  # fmt: skip
+        return [*launches(case, 80, 80), found]
+
+    # Torch closes a bucket once it reaches its size: small caps all leave one parameter in each.
+    rows = rows_of(
+        [],
+        [
+            *bucketed(None, [4, 28]),
+            *bucketed(1, [4] * 8),
+            *bucketed(4, [4] * 8),
+            *bucketed(25, [28, 4]),
+            *bucketed(2, [4] * 8, static_graph=True),
+        ],
+    )
+    assert [one.same_buckets_as for one in rows] == [None, None, "ddp(bucket_cap_mb=1)", None, None]
+
+
 def test_quantiles_of_steps_are_of_each_launch() -> None:
     # One slow launch of three is no tail of slow steps.
     found = row(launches(SINGLE, 100, 100, 50), SINGLE)

@@ -193,6 +193,40 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
             TWO_CORES,
             "batch norm needs at least 2 samples a device; raise the batch or use fewer devices",
         ),
+        (
+            block("optimizer: adamw", workload="{embedding: {preset: tiny, sparse: true}}"),
+            TWO_CORES,
+            "AdamW cannot take sparse gradients; use sgd, or dense ones",
+        ),
+        (
+            block("seed: 0", workload="{embedding: {preset: tiny, sparse: true}}", strategy="fsdp"),
+            TWO_CORES,
+            "FSDP reduces gradients by rows, which sparse ones do not have; use dense ones",
+        ),
+        (
+            block(
+                "world_sizes: [2]",
+                workload="{embedding: {preset: tiny, sparse: true}}",
+                strategy="ddp",
+            ),
+            EIGHT_GPUS,
+            "NCCL cannot all-reduce sparse gradients; use dense ones, or backend gloo",
+        ),
+        (
+            block("seed: 0", workload="resnet152:tiny", strategy="ddp: {sync_batchnorm: true}"),
+            TWO_CORES,
+            "SyncBatchNorm needs an accelerator: torch refuses modules on a CPU",
+        ),
+        (
+            block("seed: 0", strategy="ddp: {sync_batchnorm: true}"),
+            EIGHT_GPUS,
+            "sync_batchnorm has nothing to do: this workload has no batch norm",
+        ),
+        (
+            block("device: accelerator"),
+            TWO_CORES,
+            "needs 1 cuda device, found 0",
+        ),
     ],
 )
 def test_what_the_machine_lacks_is_a_skip(text: str, machine: Machine, reason: str) -> None:

@@ -22,6 +22,7 @@ from bench.strategies.base import Context
 from bench.strategies.ddp import DDPOptions
 from tests.fakes import SHORT, TWO_CORES, world_of_one
 from tests.measure.test_parity import make_problem
+from tests.workloads.test_workloads import build
 
 
 def planned_case(workload: str, strategy: str, world_size: int, **settings: Any) -> Case:
@@ -188,6 +189,28 @@ def _context(options: DDPOptions) -> Context:
         accumulation_steps=1,
         options=options,
     )
+
+
+def test_synchronised_batch_norm_replaces_every_batch_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[torch.nn.Module] = []
+
+    class FakeDDP(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module, device_ids: None) -> None:
+            super().__init__()
+            self.no_sync = None
+            wrapped.append(module)
+
+    monkeypatch.setattr(ddp, "DistributedDataParallel", FakeDDP)
+    problem = build("resnet152")
+    before = sum(isinstance(m, torch.nn.BatchNorm2d) for m in problem.model.modules())
+    names = [name for name, _ in problem.model.named_parameters()]
+    ddp.prepare(problem, _context(DDPOptions(sync_batchnorm=True)))
+    (model,) = wrapped
+    assert sum(isinstance(m, torch.nn.SyncBatchNorm) for m in model.modules()) == before > 100
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules())
+    assert [name for name, _ in model.named_parameters()] == names
+    assert ddp.reference({"sync_batchnorm": True}) == "whole_batch"
+    assert ddp.reference({"sync_batchnorm": False}) == "micro_batches"
 
 
 def test_the_bucket_layout_is_read_from_torch() -> None:
