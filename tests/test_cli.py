@@ -19,7 +19,7 @@ from bench.cli import run_command_line
 from bench.records.store import read_records, read_run
 
 BENCH = [sys.executable, "-m", "bench"]
-TINY = "workload == transformer and world_size == 2"
+TINY = "workload == transformer and strategy == ddp"
 SUITE = """\
 name: slow
 defaults: {launches: 3, window: {min_steps: 100000}}
@@ -194,9 +194,9 @@ def test_resuming_runs_only_what_is_missing(tmp_path: Path) -> None:
     assert "this is not the plan that was started there" in other.stderr
     resumed = bench("run", "smoke", "--filter", TINY, "--resume", "--out", "out", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert "2 launches" in resumed.stderr
+    assert "3 launches" in resumed.stderr
     keys = [record.key for record in read_records(tmp_path / "out")]
-    assert len(keys) == len(set(keys)) == 4
+    assert len(keys) == len(set(keys)) == 5
 
 
 def test_two_suites_at_once_do_not_break_each_other(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def _legend(figure: Any, axes: Any) -> None:
     if not entries:
         return
     width, height = figure.get_size_inches()
-    columns = max(1, int(width * CHARACTERS_PER_INCH) // (max(map(len, entries)) + 7))
+    columns = max(1, int(width * CHARACTERS_PER_INCH) // (max(map(len, entries)) + 4))
     columns = min(columns, len(entries))
     figure.set_size_inches(width, height + LEGEND_ROW * math.ceil(len(entries) / columns))
     figure.legend(
