@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bench.analyze.scaling import Row
+from bench.analyze.stats import Estimate
 
 SUPERLINEAR = 1.05
 """Factor over the number of devices from which a speedup asks for an explanation, if all of its
@@ -45,19 +42,30 @@ FLAGS = {
 }
 
 
-def derived_flags(row: Row) -> list[str]:
-    """Flags that follow from a row's own spread, and from its comparison with others."""
+def derived_flags(
+    *,
+    devices: int,
+    speedup: Estimate | None,
+    rate: Estimate | None,
+    step_s: float | None,
+    profiled_step_s: float | None,
+) -> list[str]:
+    """Flags that follow from a row's own spread, and from its comparison with others.
+
+    Args:
+        devices: of the row.
+        speedup: over one device; None for that one itself.
+        rate: throughput.
+        step_s: a step of the timing pass.
+        profiled_step_s: a step while the communication pass's profile ran.
+    """
     flags: list[str] = []
-    ratio = row.speedup.ratio
-    if ratio is not None and not row.speedup.is_baseline:
-        devices = row.case.world_size
-        is_sure = ratio.low is None or ratio.low > devices
-        if is_sure and ratio.value > SUPERLINEAR * devices:
+    if speedup is not None:
+        is_sure = speedup.low is None or speedup.low > devices
+        if is_sure and speedup.value > SUPERLINEAR * devices:
             flags.append("superlinear")
-    rate = row.samples_per_s
     if rate is not None and rate.half_width is not None and rate.half_width > WIDE * rate.value:
         flags.append("imprecise")
-    profiled_s = row.communication.profiled_step_s if row.communication is not None else None
-    if profiled_s and row.step_median_s and profiled_s > SLOWED * row.step_median_s:
+    if profiled_step_s and step_s and profiled_step_s > SLOWED * step_s:
         flags.append("profile_slowed")
     return flags

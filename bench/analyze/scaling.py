@@ -309,7 +309,18 @@ def _compared(row: Row, others: _Others, throughputs: dict[str, list[float]]) ->
     )
     return msgspec.structs.replace(
         row,
-        flags=[*row.flags, *derived_flags(row)],
+        flags=[
+            *row.flags,
+            *derived_flags(
+                devices=row.case.world_size,
+                speedup=None if row.speedup.is_baseline else row.speedup.ratio,
+                rate=row.samples_per_s,
+                step_s=row.step_median_s,
+                profiled_step_s=(
+                    row.communication.profiled_step_s if row.communication is not None else None
+                ),
+            ),
+        ],
         same_buckets_as=others.same_buckets_as(row),
     )
 
