@@ -150,7 +150,9 @@ def iterate_records(folder: Path) -> Iterator[Record]:
                         _warn(f"{path}:{number}: left out, no record: {error}")
                     continue
                 if record.schema > SCHEMA:
-                    _warn(f"{path}:{number}: left out, schema {record.schema} is newer than mine")
+                    _warn(
+                        f"{path}:{number}: left out, schema {record.schema} is newer than {SCHEMA}"
+                    )
                     continue
                 yield record
     except OSError as error:
