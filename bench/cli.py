@@ -188,7 +188,7 @@ def list_(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders.")],
 ) -> None:
-    """Make report.md again from the records, without torch."""
+    """Make report.md and its charts again from the records, without torch."""
     from bench.report.page import write_report
 
     for folder in folders:

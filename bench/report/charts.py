@@ -30,7 +30,7 @@ COLOURS = {
     "deepspeed": "#d55e00",
     "fsdp1": "#56b4e9",
 }
-"""Okabe and Ito's palette, which people with any colour vision can tell apart."""
+"""Okabe and Ito's palette and a grey, which people with any colour vision can tell apart."""
 OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
 PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
 REFERENCE = "reference_implementation"

@@ -170,7 +170,7 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
         Column("held between steps, GiB", lambda row: _gib(row.held_bytes)),
         Column("max/min memory", lambda row: _imbalance(memory_of(row, memory))),
         *[
-            Column(f"{name}, GiB", lambda row, name=name: _gib(memory_of(row, name)))  # type: ignore[misc] # the default binds this turn's name
+            Column(f"{name}, GiB", lambda row, name=name: _further(row, name))  # type: ignore[misc] # the default binds this turn's name
             for name in further
         ],
     ]
@@ -336,16 +336,24 @@ def _gib(peaks: Sequence[int | None]) -> str:
     """Of all devices, in their order where they differ: the first of ``dp`` holds most."""
     if not known(peaks):
         return DASH
-    if len(peaks) > 1 and len(known(peaks)) == 1:
-        return f"{significant(known(peaks)[0] / GIB)} (one process)"
     texts = [DASH if peak is None else significant(peak / GIB) for peak in peaks]
-    first, others = texts[0], sorted(known(peaks)[1:])
+    first, others = texts[0], sorted(known(peaks[1:]))
     if len(set(texts)) == 1:
         return first
     if len(texts) == 2:
         return " / ".join(texts)
+    if not others:
+        return f"first {first}, others {DASH}"
     low, high = significant(others[0] / GIB), significant(others[-1] / GIB)
     return f"first {first}, others {low}" + ("" if low == high else f" to {high}")
+
+
+def _further(row: Row, name: str) -> str:
+    """A peak of the second table; what a process holds is said once, however many it drives."""
+    peaks = memory_of(row, name)
+    if name == "resident" and len(peaks) > 1 and peaks[0] is not None and not known(peaks[1:]):
+        return f"{_gib(peaks[:1])} (one process)"
+    return _gib(peaks)
 
 
 def _largest(peaks: Sequence[int | None]) -> str:

@@ -6,7 +6,7 @@ from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Estimate
 from bench.records.record import Parity
 from bench.report.page import escape, markdown, plain
-from bench.report.tables import Footnotes, interval, significant, span, tables_of
+from bench.report.tables import Footnotes, _gib, interval, significant, span, tables_of
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
 from tests.fakes import make_case
 from tests.report.test_page import make_info
@@ -59,6 +59,25 @@ def test_a_row_that_was_not_proved_says_so_beside_its_figure() -> None:
     text = markdown(make_info(), [], tables_of(rows_of([], [*launches(PAIR, 160, 160), crashed])))
     assert "| not proved" in text
     assert "parity not proved: timeout: not finished after 9 s" in text
+
+
+@pytest.mark.parametrize(
+    ("peaks", "text"),
+    [
+        ([], "–"),
+        ([None, None], "–"),
+        ([2**30], "1.00"),
+        ([2**30] * 4, "1.00"),
+        ([2 * 2**30, 2**30], "2.00 / 1.00"),
+        ([2**30, None], "1.00 / –"),  # not known of the second, which is no one's process
+        ([3 * 2**30, 2**30, 2**30], "first 3.00, others 1.00"),
+        ([3 * 2**30, 2**30, 2 * 2**30], "first 3.00, others 1.00 to 2.00"),
+        ([None, 2**30, 2**30], "first –, others 1.00"),
+        ([2**30, None, None], "first 1.00, others –"),
+    ],
+)
+def test_the_first_device_is_told_from_the_others(peaks: list[int | None], text: str) -> None:
+    assert _gib(peaks) == text
 
 
 def test_equal_footnotes_share_a_number() -> None:
