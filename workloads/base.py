@@ -22,6 +22,16 @@ from torch.optim import Optimizer
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every workload's settings: a frozen value whose fields are typed."""
 
+    def require_positive(self, *names: str) -> None:
+        """Check settings that count something.
+
+        Raises:
+            ValueError: names the first that is less than 1.
+        """
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
 
 class Batch(NamedTuple):
     """What one device sees in one micro-step; dimension 0 of every tensor counts samples."""

@@ -57,9 +57,7 @@ class EmbeddingOptions(Options, frozen=True, kw_only=True):
     """Give the tables sparse gradients, which hold only the rows that were looked up."""
 
     def __post_init__(self) -> None:
-        for name in ("tables", "rows", "width", "lookups", "hidden_width", "hidden_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        self.require_positive("tables", "rows", "width", "lookups", "hidden_width", "hidden_layers")
         if not 0 <= self.skew < math.inf:
             raise ValueError("skew must be 0 or more")
 

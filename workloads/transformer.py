@@ -41,9 +41,7 @@ class TransformerOptions(Options, frozen=True, kw_only=True):
     """Use the token embedding as the output layer's weight too."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width", "vocabulary", "sequence_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        self.require_positive("layers", "heads", "width", "vocabulary", "sequence_length")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
 
