@@ -89,3 +89,9 @@ def publish(session: nox.Session) -> None:
 def limits(session: nox.Session) -> None:
     """Measure what the project promises of itself, in seconds and ratios. Takes a while."""
     run_python(session, "-m", "tests.limits", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def statistics(session: nox.Session) -> None:
+    """Simulate reports: how often intervals hold the truth and verdicts are right. Minutes."""
+    run_python(session, "-m", "tests.statistics", *session.posargs)

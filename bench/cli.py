@@ -155,7 +155,7 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
         note = f"   skipped: {one.skip_reason}" if one.skip_reason else ""
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
-    from bench.run.rounds import schedule
+    from bench.run.schedule import schedule
 
     skips = sum(one.skip_reason is not None for one in planned)
     _print(

@@ -31,6 +31,7 @@ ALLOWED = {
         "bench.measure",
         "bench.plan",
         "bench.strategies",
+        "bench.analyze",  # says between rounds what needs more launches
         "workloads",
         *BASE,
         "torch",

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from bench.analyze.shapes import has_slow_start, has_trend, has_two_levels, in_most
 from bench.analyze.stats import Estimate
+from bench.records.record import Communication
 
 SUPERLINEAR = 1.05
 """Factor over the number of devices from which a speedup asks for an explanation, if all of its
@@ -14,6 +18,8 @@ WIDE = 0.1
 """Half width of an interval, relative to the figure, that says little."""
 SLOWED = 1.25
 """Times a timed step that a profiled one may take before its figures are not the timed step's."""
+OVER_LINK = 1.05
+"""Factor over a link's rate from which a bandwidth cannot be the link's alone."""
 
 FLAGS = {
     "oversubscribed": "more devices than sets of cores: nothing follows about scaling",
@@ -23,6 +29,16 @@ FLAGS = {
     "superlinear": "more speedup than devices: the baseline is too slow, or caches or the allocator"
     " explain it",
     "imprecise": "the interval is wider than 10 % either way: more launches would narrow it",
+    "noisy": "a launch stands far from the row's others, or all of them scatter widely: the"
+    " figure is that of a typical launch, and not every launch is",
+    "drifting": "figures rose or fell with time, beyond what chance explains: the machine changed"
+    " while it was measured",
+    "bimodal": "steps, or launches, stand around two levels: the figure between them is that of"
+    " neither",
+    "warmup_not_over": "the window's first steps were slower than its later ones: more warm-up"
+    " steps are needed",
+    "over_link_rate": "bytes seem to move faster than the link between the devices carries them:"
+    " reduced within a switch, or another way was taken",
     "profile_slowed": "a step took a quarter longer, or more, while the profile ran: its"
     " communication figures are too high",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
@@ -42,22 +58,38 @@ FLAGS = {
 }
 
 
-def derived_flags(
+def flags_of_steps(launches: Sequence[Sequence[float]]) -> list[str]:
+    """Flags that follow from the step times of a row's launches.
+
+    Args:
+        launches: seconds of each step of the window, on the slowest process, per launch.
+    """
+    rules: dict[str, Callable[[Sequence[float]], bool]] = {
+        "warmup_not_over": has_slow_start,
+        "drifting": has_trend,
+        "bimodal": has_two_levels,
+    }
+    return [flag for flag, rule in rules.items() if in_most(launches, rule)]
+
+
+def flags_of_figures(
     *,
     devices: int,
     speedup: Estimate | None,
     rate: Estimate | None,
     step_s: float | None,
-    profiled_step_s: float | None,
+    communication: Communication | None,
+    link_bytes_per_s: float | None,
 ) -> list[str]:
-    """Flags that follow from a row's own spread, and from its comparison with others.
+    """Flags that follow from a row's figures.
 
     Args:
         devices: of the row.
         speedup: over one device; None for that one itself.
         rate: throughput.
         step_s: a step of the timing pass.
-        profiled_step_s: a step while the communication pass's profile ran.
+        communication: of the row's own pass.
+        link_bytes_per_s: of the slowest link between the devices, where it is known.
     """
     flags: list[str] = []
     if speedup is not None:
@@ -66,6 +98,14 @@ def derived_flags(
             flags.append("superlinear")
     if rate is not None and rate.half_width is not None and rate.half_width > WIDE * rate.value:
         flags.append("imprecise")
+    if communication is None:
+        return flags
+    profiled_step_s = communication.profiled_step_s
     if profiled_step_s and step_s and profiled_step_s > SLOWED * step_s:
         flags.append("profile_slowed")
+    fastest = max(
+        (one.bus_bytes_per_s or 0.0 for one in communication.collectives or ()), default=0
+    )
+    if link_bytes_per_s is not None and fastest > OVER_LINK * link_bytes_per_s:
+        flags.append("over_link_rate")
     return flags

@@ -15,6 +15,7 @@ import msgspec
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+NaturalFloat = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 Precision = Literal["fp32", "tf32", "bf16-amp", "fp16-amp", "bf16"]
@@ -23,6 +24,10 @@ Scaling = Literal["weak", "strong"]
 Optimizer = Literal["sgd", "adamw"]
 UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 """What an id, which is part of file names, must not contain."""
+
+ADDED = {"twin": False}
+"""Fields that a case did not always have, with the value that it had without them: so that equal
+cases keep equal ids across versions."""
 
 Pass = Literal["timing", "parity", "memory", "communication"]
 
@@ -64,6 +69,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     data: str
     """Where the batches come from."""
     seed: int
+    twin: bool = False
+    """Whether it repeats an equal case, so that the two show what noise alone does."""
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 
@@ -86,6 +93,10 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     launches: Count = 3
     """Independent repeats, each in fresh processes."""
+    max_launches: Count = 20
+    """As many may become of them where the interval is wide and the suite's budget allows."""
+    launch_interval: PositiveFloat = 0.02
+    """Half width of the 95 % interval over launches, relative to the figure, that is asked for."""
     warmup_steps: Natural | Literal["auto"] = "auto"
     """Optimizer steps before the window; see ``bench.run.loop.warmup_rule`` for auto."""
     window: Window = Window()
@@ -149,7 +160,7 @@ def identify(case: Case) -> Case:
 
     The id is safe as a file name, and stable across runs, machines and the order of options.
     """
-    payload = msgspec.json.encode(case, order="deterministic")
+    payload = _identity(case)
     digest = hashlib.blake2b(payload, digest_size=5).hexdigest()
     size = f"{case.device}{case.world_size}"
     parts = [case.workload, case.preset, case.label, size]
@@ -161,7 +172,24 @@ def identify(case: Case) -> Case:
         parts.append(case.compile)
     if case.accumulation_steps > 1:
         parts.append(f"acc{case.accumulation_steps}")
+    if case.twin:
+        parts.append("twin")
     return msgspec.structs.replace(case, id=f"{_slug('-'.join(parts))}-{digest}")
+
+
+def original_of(case: Case) -> Case:
+    """The case that a twin repeats; any other is its own."""
+    return identify(msgspec.structs.replace(case, twin=False, id="")) if case.twin else case
+
+
+def _identity(case: Case) -> bytes:
+    """All that makes a case what it is, as JSON; fields added later count where they are set."""
+    parts = [
+        msgspec.json.encode(name) + b":" + msgspec.json.encode(value, order="deterministic")
+        for name, value in msgspec.structs.asdict(case).items()
+        if name not in ADDED or value != ADDED[name]
+    ]
+    return b"{" + b",".join(parts) + b"}"
 
 
 def _slug(text: str) -> str:

@@ -55,7 +55,7 @@ def expand(
         suite: what to run.
         machine: what it would run on.
         only: filter expression that cases must match, beside the blocks' own.
-        launches: in place of every case's own number.
+        launches: in place of every case's own number, and no more than these.
 
     Raises:
         SuiteError: the suite asks for something that exists nowhere.
@@ -81,7 +81,10 @@ def expand(
     if launches is None:
         return tuple(planned.values())
     return tuple(
-        msgspec.structs.replace(one, effort=msgspec.structs.replace(one.effort, launches=launches))
+        msgspec.structs.replace(
+            one,
+            effort=msgspec.structs.replace(one.effort, launches=launches, max_launches=launches),
+        )
         for one in planned.values()
     )
 
@@ -108,8 +111,12 @@ class _BlockPlanner:
                 for model in self._models(reference, axes, device, f"workloads[{index}]"):
                     for way, world_size in _way_sizes(ways, self.block.world_sizes):
                         planned = self._resolve(model, way, world_size, settings, effort)
-                        if wanted(planned.case):
-                            yield planned
+                        if not wanted(planned.case):
+                            continue
+                        yield planned
+                        if self.block.twins:
+                            twin = msgspec.structs.replace(planned.case, twin=True, id="")
+                            yield msgspec.structs.replace(planned, case=identify(twin))
 
     def _error(self, message: str, path: str) -> SuiteError:
         return SuiteError(message, source=self.suite.source, path=f"{self.block.path}.{path}")

@@ -20,6 +20,7 @@ from bench.plan.case import (
     Count,
     Effort,
     Natural,
+    NaturalFloat,
     Optimizer,
     PositiveFloat,
     PositiveInt,
@@ -49,14 +50,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: Literal["device"] = "device"
     seed: Natural = 0
     launches: Count = Effort().launches
+    max_launches: Count = Effort().max_launches
+    launch_interval: PositiveFloat = Effort().launch_interval
     warmup_steps: Natural | Literal["auto"] = "auto"
     window: Window = Window()
     timeout_s: PositiveFloat = Effort().timeout_s
 
 
 SETTINGS = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-BLOCK_KEYS = frozenset({"workloads", "strategies", "world_sizes", "filter"})
-SUITE_KEYS = frozenset({"name", "description", "defaults", "matrix", "cores_per_device"})
+BLOCK_KEYS = frozenset({"workloads", "strategies", "world_sizes", "filter", "twins"})
+SUITE_KEYS = frozenset(
+    {"name", "description", "defaults", "matrix", "cores_per_device", "budget_s"}
+)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +76,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     axes: dict[str, list[Any]]
     """Values of every ``Settings`` field that the file names."""
     filter: str | None = None
+    twins: bool = False
+    """Whether each case is planned a second time, to learn what noise is."""
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +87,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
     cores_per_device: int = 1
+    budget_s: float = 0.0
+    """Seconds for launches beyond the cases' own number, where intervals are wider than asked."""
     blocks: tuple[Block, ...]
 
 
@@ -132,6 +141,7 @@ def parse_suite(text: str, *, source: str) -> Suite:
         cores_per_device=read.value(
             top.get("cores_per_device", 1), PositiveInt, "cores_per_device"
         ),
+        budget_s=read.value(top.get("budget_s", 0), NaturalFloat, "budget_s"),
         blocks=tuple(
             read.block(block, f"matrix[{index}]", defaults) for index, block in enumerate(blocks)
         ),
@@ -223,6 +233,7 @@ class _Reader:
             ),
             axes=defaults | self.axes(own, path),
             filter=None if filter_ is None else self.value(filter_, str, f"{path}.filter"),
+            twins=self.value(block.get("twins", False), bool, f"{path}.twins"),
         )
 
     def named(self, value: Any, path: str) -> tuple[tuple[str, dict[str, list[Any]]], ...]:

@@ -96,6 +96,16 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float
     """Moving bytes, as the quickest rank saw each call: waiting for others left out."""
 
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bus bandwidth: what a rank sends in a ring over the time; comparable with a link's rate.
+
+        Of NVIDIA's nccl-tests, doc/PERFORMANCE.md.
+        """
+        if self.wire_bytes_minimum is None or self.busy_s <= 0:
+            return None
+        return self.wire_bytes_minimum / self.busy_s
+
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """What communication costs in one step; the three figures of time are never mixed."""
@@ -174,6 +184,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     placement: list[Placement] | None = None
     """Per process."""
     flags: list[str] = []
+    elapsed_s: float | None = None
+    """The whole launch, from its decision to the end of its processes."""
     environment: str
     """Fingerprint of the environment in ``run.json``."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from bench.analyze.scaling import Row
+from bench.analyze.rows import Row
 from bench.errors import BenchError
 from bench.records.store import write_atomically
 from bench.report.tables import GIB, Table, known, memory_of, variants

@@ -9,12 +9,15 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from bench.analyze.scaling import Row, condensed, rows_of
+from bench.analyze.launches import drift_of
+from bench.analyze.rows import Row, condensed
+from bench.analyze.scaling import rows_of
 from bench.errors import OutputError, RecordsError, plural
 from bench.plan.case import PlannedCase
 from bench.records.record import Record, RunInfo
@@ -69,7 +72,19 @@ def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
         planned = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
     except msgspec.ValidationError as error:
         raise RecordsError(f"{folder / RUN}: suite.planned: {error}") from error
-    return info, records, rows_of([one.case for one in planned], records)
+    rows = rows_of(
+        [one.case for one in planned], records, link_bytes_per_s=slowest_link(info.environment)
+    )
+    return info, records, rows
+
+
+def slowest_link(environment: Mapping[str, Any]) -> float | None:
+    """Bytes a second of the slowest link between a run's devices; None where it is not known."""
+    devices = environment.get("devices")
+    found = devices if isinstance(devices, list) else []
+    rates = [one.get("link_bytes_per_s") if isinstance(one, dict) else None for one in found]
+    known = [float(rate) for rate in rates if isinstance(rate, int | float)]
+    return min(known) if known and len(known) == len(rates) else None
 
 
 def write_report(folder: Path) -> Path:
@@ -162,7 +177,7 @@ def section(table: Table) -> list[str]:
     """The two tables of one workload, each with its footnotes."""
     notes, text = scaling(table)
     more, details = _render(table, table.details, details=True)
-    return [text, footnotes(notes), DETAILS, details, footnotes(more)]
+    return [text, escape(table.noise), footnotes(notes), DETAILS, details, footnotes(more)]
 
 
 def plain(rows: Sequence[Row]) -> str:
@@ -179,25 +194,49 @@ def plain(rows: Sequence[Row]) -> str:
             strike=lambda cell: f"({cell})",
             escape=str,
         )
-        parts += [f"{table.title}: {table.rule}", text]
+        parts += [f"{table.title}: {table.rule}", text, table.noise]
         parts.append("\n".join(f"[{n}] {text}" for n, text in enumerate(notes.texts, 1)))
     return "\n\n".join(part for part in parts if part)
 
 
 def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """How much of the plan was measured, and when."""
+    """How much of the plan was measured, what was spent on it, and when."""
     counts = Counter(row.status for row in rows)
     words = ", ".join(
         f"{count} {'measured' if status == 'ok' else status.replace('_', ' ')}"
         for status, count in counts.items()
     )
-    launches = sum(record.pass_ == "timing" and record.status == "ok" for record in records)
+    twice = sum(row.twin is not None for row in rows)
+    words += f", {twice} of them twice" if twice else ""
     ended = f"ended {info.ended_at} ({info.ended_by})" if info.ended_at else "has not ended"
-    timed = "1 timed launch" if launches == 1 else f"{launches} timed launches"
     return (
-        f"{plural(len(rows), 'case')}: {words}. {timed}. "
+        f"{plural(len(rows), 'case')}: {words}. {_spent(info, records)}{_drift(rows)} "
         f"Started {info.started_at}, {ended}; order of launches from seed {info.seed}."
     )
+
+
+def _spent(info: RunInfo, records: Sequence[Record]) -> str:
+    """Launches, and what went into those beyond the plan's own number."""
+    timed = [one for one in records if one.pass_ == "timing" and one.status == "ok"]
+    words = "1 timed launch." if len(timed) == 1 else f"{len(timed)} timed launches."
+    budget_s = info.suite.get("budget_s")
+    if not budget_s:
+        return words
+    own = {one["case"]["id"]: one["effort"]["launches"] for one in info.suite.get("planned", [])}
+    further = [one for one in timed if one.launch >= own.get(one.case.id, one.launch + 1)]
+    spent_s = sum(one.elapsed_s or 0.0 for one in further)
+    return (
+        f"{words} {len(further)} of them beyond the plan's, where intervals were wider than asked: "
+        f"{spent_s:.0f} s of a budget of {budget_s:.0f} s."
+    )
+
+
+def _drift(rows: Sequence[Row]) -> str:
+    drift = drift_of([row.launches for row in rows])
+    if drift is None or not drift.is_clear:
+        return ""
+    way = "slower" if drift.change < 0 else "faster"
+    return f" From the first launch to the last all became {abs(drift.change):.1%} {way}."
 
 
 def _environment(info: RunInfo) -> str:

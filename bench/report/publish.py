@@ -101,7 +101,7 @@ def excerpt(folder: Path) -> str:
     for table in tables_of(rows):
         notes, text = scaling(table)
         parts += [f"### {escape(table.title)}", f"{escape(table.rule.capitalize())}.", text]
-        parts.append(footnotes(notes))
+        parts += [escape(table.noise), footnotes(notes)]
         charts = sorted((folder / CHARTS).glob(f"*{table.stem}-throughput.svg"))
         parts += [picture(f"Throughput: {table.title}", f"{place}/{one.name}") for one in charts]
     parts.append(f"[The whole report]({folder.as_posix()}/{REPORT}), with raw data beside it.")

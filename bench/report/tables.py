@@ -9,8 +9,9 @@ import msgspec
 from tabulate import tabulate
 
 from bench.analyze.checks import FLAGS
-from bench.analyze.scaling import PEAKS, Comparison, Row
+from bench.analyze.rows import PEAKS, Comparison, Row, family
 from bench.analyze.stats import Estimate
+from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import UNSAFE, Case
 
@@ -20,6 +21,7 @@ NAMED_BY_VALUE = ("precision", "optimizer", "backend")
 """Fields whose values say what they are of."""
 GIB = 2**30
 DASH = "–"
+REFERENCE = "the reference"
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -49,6 +51,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """Of the second table: where time and memory went."""
     memory: str
     """Which of ``PEAKS`` the memory column shows."""
+    noise: str
+    """What equal cases differed by, in words."""
 
 
 class Footnotes:
@@ -71,11 +75,9 @@ def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
         rows: of one or more runs.
         compact: only the columns that fit an 80-column terminal.
     """
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[object, list[Row]] = {}
     for row in rows:
-        case = row.case
-        key = (case.workload, case.preset, str(case.workload_options), case.scaling, case.device)
-        groups.setdefault(key, []).append(row)
+        groups.setdefault(family(row.case), []).append(row)
     stems: Counter[str] = Counter()
     tables = []
     for group in groups.values():
@@ -100,7 +102,47 @@ def _table(rows: list[Row], title: str, stem: str, *, compact: bool) -> Table:
         columns=_compact_columns(rows, memory) if compact else _columns(rows, memory),
         details=_details(rows, memory),
         memory=memory,
+        noise=_noise(rows),
     )
+
+
+def _noise(rows: Sequence[Row]) -> str:
+    """What the pairs of equal cases showed, and what follows for all differences of the table."""
+    name = variants(rows)
+    pairs: list[str] = []
+    for row in rows:
+        if row.twin is None:
+            continue
+        ratio, what = row.twin.comparison.ratio, f"{name(row.case)} on {_devices(row)}"
+        if ratio is None:
+            pairs.append(f"{what}: no second figure, {row.twin.comparison.reason}")
+        elif ratio.low is None or ratio.high is None:
+            pairs.append(f"{what}: {ratio.value - 1:+.1%} (1 launch, no interval)")
+        else:
+            ends = f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
+            pairs.append(f"{what}: {ratio.value - 1:+.1%} ({ends})")
+    if not pairs:
+        return "Noise floor: unknown, since no case was measured twice."
+    floors = {row.case.world_size: noise_floor(rows, row.case.world_size) for row in rows}
+    known = [floor for floor in floors.values() if floor is not None]
+    if not known:
+        return f"Noise floor: unknown. {'; '.join(pairs)}."
+    if len(set(known)) == 1:
+        floor = f"{known[0]:.1%}"
+    else:
+        floor = ", ".join(
+            f"{floor:.1%} on {plural(size, 'device')}"
+            for size, floor in floors.items()
+            if floor is not None
+        )
+    return (
+        f"Noise floor: {floor}. The same case, measured twice in this run, differed by this much "
+        f"through noise alone: {'; '.join(pairs)}. A smaller difference is no clear difference."
+    )
+
+
+def _devices(row: Row) -> str:
+    return plural(row.case.world_size, "device")
 
 
 def _title(case: Case, rows: Sequence[Row]) -> str:
@@ -132,16 +174,20 @@ def _named(rows: Sequence[Row]) -> list[Column]:
 
 
 def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
-    return [
+    columns = [
         *_named(rows),
         Column(f"{_unit(rows)}s/s", _throughput),
         Column("speedup", lambda row: _comparison(row.speedup)),
         Column("efficiency", _efficiency),
+        Column("against ddp", _peer),
         Column(f"{memory} memory, GiB/device".strip(), lambda row: _gib(memory_of(row, memory))),
         Column("communication, ms", _busy),
         Column("exposed, ms", _exposed),
         Column("parity", _parity, is_figure=False, is_text=True),
     ]
+    if all(_peer(row) in {DASH, REFERENCE} for row in rows):
+        return [column for column in columns if column.cell is not _peer]
+    return columns
 
 
 def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
@@ -298,15 +344,28 @@ def _notes(row: Row, *, details: bool) -> list[str]:
         notes.append(f"the same layout of buckets as {row.same_buckets_as}")
     if row.samples_per_s is not None and row.speedup.reason is not None:
         notes.append(f"no speedup: {row.speedup.reason}")
-    if row.speedup.ratio is not None and row.speedup.ratio.includes(1.0):
-        notes.append(
-            "no clear difference from one device without a wrapper"
-            if row.case.world_size == 1
-            else "no clear gain over one device"
-        )
+    notes += _gain(row)
+    if row.twin is not None:
+        notes += [f"second measurement, {problem}" for problem in row.twin.problems]
     if row.parity_note is not None:
         notes.append(f"parity {_parity(row)}: {row.parity_note}")
     return list(dict.fromkeys(notes))
+
+
+def _gain(row: Row) -> list[str]:
+    """What the speedup does not show by itself."""
+    if row.speedup.verdict == "no clear difference":
+        one = row.case.world_size == 1
+        return [
+            "no clear difference from one device without a wrapper"
+            if one
+            else "no clear gain over one device"
+        ]
+    return ["slower than one device"] if _is_slowdown(row) else []
+
+
+def _is_slowdown(row: Row) -> bool:
+    return row.speedup.verdict == "slower" and row.case.world_size > 1
 
 
 def _throughput(row: Row) -> str:
@@ -324,12 +383,22 @@ def _comparison(comparison: Comparison) -> str:
 
 
 def _efficiency(row: Row) -> str:
-    efficiency = row.efficiency
-    if efficiency is None:
+    """The figure alone: its interval is the speedup's, over the number of devices."""
+    return DASH if row.efficiency is None else f"{row.efficiency.value:.0%}"
+
+
+def _peer(row: Row) -> str:
+    """Such as: +3.2 % (+1.0 to +5.4), or that noise may explain it."""
+    if row.peer.is_baseline:
+        return REFERENCE
+    ratio = row.peer.ratio
+    if ratio is None:
         return DASH
-    if efficiency.low is None or efficiency.high is None:
-        return f"{efficiency.value:.0%}"
-    return f"{efficiency.value:.0%} ({efficiency.low:.0%}-{efficiency.high:.0%})"
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value - 1:+.1%} (1 launch)"
+    if row.peer.verdict == "no clear difference":
+        return "no clear difference"
+    return f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
 
 
 def _gib(peaks: Sequence[int | None]) -> str:

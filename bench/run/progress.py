@@ -19,9 +19,16 @@ class Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def started(self, steps: int, left_s: float) -> None:
+    def started(self, steps: int, left_s: float, budget_s: float) -> None:
         """See ``rounds.Progress``."""
-        self.say(f"{steps} launches, about {duration(left_s)} to go")
+        more = f", and up to {duration(budget_s)} for wide intervals" if budget_s else ""
+        self.say(f"{steps} launches, about {duration(left_s)} to go{more}")
+
+    def widened(self, cases: int, launches: int, left_s: float) -> None:
+        """See ``rounds.Progress``."""
+        what = "1 interval is" if cases == 1 else f"{cases} intervals are"
+        more = "1 more launch" if launches == 1 else f"{launches} more launches"
+        self.say(f"{what} wider than asked: {more}, about {duration(left_s)}")
 
     def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
         """See ``rounds.Progress``."""

@@ -1,119 +1,43 @@
 """Visit all cases of a plan: proofs first, then rounds of timing, communication and memory.
 
-Every round is one independent launch of each case, in an order shuffled anew, so that a drift of
-the machine meets all cases alike. Every planned case ends as a record.
+After the rounds that the plan has, further ones visit the cases whose intervals are wider than
+asked, while the suite's budget lasts. Every planned case ends as a record.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
+from bench.analyze.effort import cases_in_need
+from bench.analyze.rows import launches_of
 from bench.errors import Interruption, one_line
-from bench.plan.case import Case, Pass, PlannedCase
+from bench.plan.case import Case, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
-from bench.records.store import Store
+from bench.records.store import Store, recorded
 from bench.run.launch import Launcher
 from bench.run.outcome import Failure, find_culprit, to_record
-from bench.run.rank import proof_size
-
-LAUNCH_GUESS_S = 3.0
-"""Start, set-up and warm-up of a launch, before any has been seen."""
-WITH_WINDOW = frozenset({"timing", "communication"})
-"""Passes that go on for as long as the window is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One launch to come."""
-
-    planned: PlannedCase
-    pass_: Pass
-    launch: int
-
-    @property
-    def key(self) -> tuple[str, int, Pass]:
-        """The key that its record will have."""
-        return (self.planned.case.id, self.launch, self.pass_)
+from bench.run.schedule import Estimate, Step, further_round, reference_key, schedule
 
 
 class Progress(Protocol):
     """What is told while a run goes on."""
 
-    def started(self, steps: int, left_s: float) -> None:
-        """Called once, with the number of launches and an estimate of the time."""
+    def started(self, steps: int, left_s: float, budget_s: float) -> None:
+        """Called once, with the number of launches, an estimate of the time, and the budget."""
+
+    def widened(self, cases: int, launches: int, left_s: float) -> None:
+        """Called before a further round: so many cases are wider than asked."""
 
     def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
         """Called after each launch."""
-
-
-@dataclass(kw_only=True)
-class Estimate:
-    """How long the rest will take, from what the most similar launches so far took."""
-
-    seen: dict[tuple[str, Pass], list[float]] = field(default_factory=dict)
-
-    def add(self, step: Step, seconds: float) -> None:
-        """Learn from a launch."""
-        self.seen.setdefault((step.planned.case.id, step.pass_), []).append(seconds)
-
-    def left_s(self, steps: Iterable[Step]) -> float:
-        """Seconds that some launches will take one after the other."""
-        return sum(self._one(step) for step in steps)
-
-    def _one(self, step: Step) -> float:
-        own = self.seen.get((step.planned.case.id, step.pass_))
-        if own:
-            return statistics.fmean(own)
-        case = step.planned.case
-        model = f"{case.workload}-{case.preset}"
-        alike = [
-            (pass_, times) for (id_, pass_), times in self.seen.items() if id_.startswith(model)
-        ]
-        same_pass = [seconds for pass_, times in alike if pass_ == step.pass_ for seconds in times]
-        if same_pass:
-            return statistics.fmean(same_pass)
-        window_s = step.planned.effort.window.max_s if step.pass_ in WITH_WINDOW else 0.0
-        of_model = [seconds for _, times in alike for seconds in times]
-        return (statistics.fmean(of_model) if of_model else LAUNCH_GUESS_S) + window_s
-
-
-def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
-    """The launches of a plan in order; the same for the same seed."""
-    shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
-    runnable = [planned for planned in plan if planned.skip_reason is None]
-    steps: list[Step] = []
-
-    def visit(pass_: Pass, launch: int, chosen: Iterable[PlannedCase]) -> None:
-        turn = [Step(planned=planned, pass_=pass_, launch=launch) for planned in chosen]
-        shuffle(turn)
-        steps.extend(turn)
-
-    visit("parity", 0, runnable)
-    # Cases with the same reference come one after the other, so that one file is kept at a time.
-    steps.sort(key=lambda step: _reference_key(step.planned.case))
-    for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
-        visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
-    visit("communication", 0, (one for one in runnable if _has_communication(one.case)))
-    visit("memory", 0, (one for one in runnable if _needs_memory_pass(one.case)))
-    return steps
-
-
-def _has_communication(case: Case) -> bool:
-    return case.world_size > 1 and find_strategy(case.strategy).communicates
-
-
-def _needs_memory_pass(case: Case) -> bool:
-    """An accelerator's allocator keeps its own peak, and disturbs nothing."""
-    return case.device == "cpu"
 
 
 class Runner:
@@ -144,6 +68,9 @@ class Runner:
         self._reference: _Reference | None = None
         self._round: int | None = None
         """Of timing, that the fork server at hand was started for."""
+        self._estimate = Estimate()
+        self._before: Sequence[Record] = ()
+        self._done = self._left = 0
         self.records: list[Record] = []
         """What this runner has recorded."""
 
@@ -152,18 +79,24 @@ class Runner:
         plan: Sequence[PlannedCase],
         seed: int,
         *,
-        done: frozenset[tuple[str, int, Pass]] = frozenset(),
+        before: Sequence[Record] = (),
+        budget_s: float = 0.0,
     ) -> None:
         """Measure what is not done yet; the new records are in ``records``.
 
         Args:
             plan: what to run.
             seed: of the order.
-            done: keys of records that are there already.
+            before: records that are there already.
+            budget_s: seconds for launches beyond the plan's.
 
         Raises:
             Interruption: a signal arrived; the running case is recorded as interrupted.
         """
+        self._before = [record for record in before if record.status != "interrupted"]
+        done = recorded(before)
+        for record in self._before:
+            self._estimate.learn(record)
         skips = [
             (Step(planned=planned, pass_="timing", launch=0), planned.skip_reason)
             for planned in plan
@@ -173,14 +106,60 @@ class Runner:
             if step.key not in done:
                 self._keep(self._unmeasured(step, "skipped", reason))
         steps = [step for step in schedule(plan, seed) if step.key not in done]
-        estimate = Estimate()
-        self._progress.started(len(steps), estimate.left_s(steps))
+        self._left = len(steps)
+        self._progress.started(len(steps), self._estimate.left_s(steps), budget_s)
+        rounds = [step for step in steps if step.pass_ in {"parity", "timing"}]
+        last = steps[len(rounds) :]
+        self._take(rounds, then=last)
+        self._take_further_rounds(plan, seed, budget_s, then=last)
+        self._take(last)
+
+    def _take(self, steps: Sequence[Step], *, then: Sequence[Step] = ()) -> None:
+        """Measure some steps one after the other; ``then`` follow, and take time too."""
         for index, step in enumerate(steps, start=1):
             begin = time.monotonic()
-            record = self._keep(self._run_step(step))
-            estimate.add(step, time.monotonic() - begin)
-            left_s = estimate.left_s(steps[index:])
-            self._progress.finished(record, done=index, steps=len(steps), left_s=left_s)
+            record = self._run_step(step)
+            elapsed_s = time.monotonic() - begin
+            record = self._keep(msgspec.structs.replace(record, elapsed_s=elapsed_s))
+            self._estimate.learn(record)
+            self._done += 1
+            self._progress.finished(
+                record,
+                done=self._done,
+                steps=self._left,
+                left_s=self._estimate.left_s([*steps[index:], *then]),
+            )
+
+    def _take_further_rounds(
+        self, plan: Sequence[PlannedCase], seed: int, budget_s: float, *, then: Sequence[Step]
+    ) -> None:
+        """Launch cases again whose intervals are wider than asked, until the budget is spent."""
+        planned = {one.case.id: one for one in plan if one.skip_reason is None}
+        shuffle = random.Random(f"{seed} further").shuffle  # noqa: S311 - an order, not a secret
+        round_ = max((one.effort.launches for one in planned.values()), default=0)
+        while True:
+            timing = [one for one in (*self._before, *self.records) if one.pass_ == "timing"]
+            groups: dict[str, list[tuple[int, Record]]] = {}
+            for place, record in enumerate(timing):
+                groups.setdefault(record.case.id, []).append((place, record))
+            failed = {record.case.id for record in timing if record.status != "ok"}
+            efforts = {id_: one.effort for id_, one in planned.items() if id_ not in failed}
+            launches = {id_: launches_of(group) for id_, group in groups.items()}
+            wanted = [planned[id_] for id_ in cases_in_need(launches, efforts)]
+            steps = further_round(
+                wanted,
+                {id_: len(found) for id_, found in launches.items()},
+                round_=round_,
+                affordable_s=budget_s - further_s(timing, planned),
+                estimate=self._estimate,
+            )
+            if not steps:
+                return
+            shuffle(steps)
+            self._left += len(steps)
+            self._progress.widened(len(wanted), len(steps), self._estimate.left_s(steps))
+            self._take(steps, then=then)
+            round_ += 1
 
     def _keep(self, record: Record) -> Record:
         self._store.append(record)
@@ -189,9 +168,9 @@ class Runner:
 
     def _run_step(self, step: Step) -> Record:
         try:
-            if step.pass_ == "timing" and step.launch != self._round:
+            if step.pass_ == "timing" and step.round != self._round:
                 self._launcher.renew()
-                self._round = step.launch
+                self._round = step.round
             if step.pass_ == "parity":
                 return self._prove(step)
             self._forget_reference()
@@ -246,7 +225,7 @@ class Runner:
 
     def _reference_for(self, step: Step) -> _Reference:
         """The reference of a case: the one at hand, or a new one in its place."""
-        key = _reference_key(step.planned.case)
+        key = reference_key(step.planned.case)
         if self._reference is not None and self._reference.key == key:
             return self._reference
         path = self._launcher.scratch / "reference.pt"
@@ -275,6 +254,20 @@ class Runner:
         return msgspec.structs.replace(self._unmeasured(step, "ok", None), parity=proof)
 
 
+def further_s(timing: Sequence[Record], planned: Mapping[str, PlannedCase]) -> float:
+    """Seconds that launches beyond the plan's own number took.
+
+    Args:
+        timing: records of the timing pass.
+        planned: by the case's id.
+    """
+    return sum(
+        record.elapsed_s or 0.0
+        for record in timing
+        if record.case.id in planned and record.launch >= planned[record.case.id].effort.launches
+    )
+
+
 def process_count(case: Case) -> int:
     """Processes that a case needs on one host."""
     return 1 if find_strategy(case.strategy).processes == "one" else case.world_size
@@ -287,25 +280,6 @@ class _Reference:
     key: str
     path: Path
     failure: Failure | None
-
-
-def _reference_key(case: Case) -> str:
-    """Equal for cases that train on the same samples from the same parameters."""
-    options, batch = proof_size(case)
-    parts: tuple[Any, ...] = (
-        find_strategy(case.strategy).reference(case.options),
-        case.workload,
-        msgspec.to_builtins(options),
-        batch,
-        case.device,
-        case.cores_per_device,
-        case.precision,
-        case.optimizer,
-        case.world_size,
-        case.accumulation_steps,
-        case.seed,
-    )
-    return msgspec.json.encode(parts, order="deterministic").decode()
 
 
 def _units(case: Case) -> tuple[str, int]:

@@ -23,7 +23,7 @@ from bench.plan.case import Machine, PlannedCase
 from bench.plan.matrix import expand
 from bench.plan.suite import Suite
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
-from bench.records.store import Store, read_records, read_run, recorded
+from bench.records.store import Store, read_records, read_run
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.progress import Lines
 from bench.run.rounds import Runner
@@ -67,8 +67,14 @@ def run_suite(
     with _signals_raise():
         machine = probe_in_server()
         planned = expand(suite, machine, only=only, launches=launches)
+        # Who asks for a number of launches gets that number.
+        budget_s = suite.budget_s if launches is None else 0.0
         folder = out or _new_folder(suite.name)
-        info = _previous(folder, planned, machine) if resume else _describe(suite, planned, machine)
+        info = (
+            _previous(folder, planned, machine)
+            if resume
+            else _describe(suite, planned, machine, budget_s)
+        )
         with Store(folder, resume=resume) as store, _scratch() as scratch:
             before = read_records(folder) if resume else []
             store.write_run(info)
@@ -82,7 +88,7 @@ def run_suite(
                 progress=progress,
             )
             try:
-                runner.run(planned, info.seed, done=frozenset(recorded(before)))
+                runner.run(planned, info.seed, before=before, budget_s=budget_s)
             except Interruption as error:
                 interruption = error
             if interruption is not None or runner.records or info.ended_at is None:
@@ -101,7 +107,9 @@ def _is_failure(record: Record) -> bool:
     return proved_wrong or not BROKEN_FLAGS.isdisjoint(record.flags)
 
 
-def _describe(suite: Suite, planned: Sequence[PlannedCase], machine: Machine) -> RunInfo:
+def _describe(
+    suite: Suite, planned: Sequence[PlannedCase], machine: Machine, budget_s: float
+) -> RunInfo:
     environment = collect(machine)
     return RunInfo(
         run_id=secrets.token_hex(6),
@@ -109,6 +117,7 @@ def _describe(suite: Suite, planned: Sequence[PlannedCase], machine: Machine) ->
             "name": suite.name,
             "description": suite.description,
             "source": Path(suite.source).name,
+            "budget_s": budget_s,
             "planned": _plain(planned),
         },
         environment=environment,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import random
 import statistics
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from bench.analyze.stats import mean_of_launches
+from bench.analyze.stats import figure_of
 from bench.measure.clock import HostClock
 from bench.plan.case import Case, Effort, Window
 from bench.plan.matrix import expand
@@ -87,17 +86,16 @@ def _our_rate(launcher: Launcher, case: Case) -> float:
     return samples_per_s(case.global_batch * steps, [outcome.measured.window_s])
 
 
-def _ratio_limit(what: str, ratios: Sequence[float], confidence: float) -> Limit:
+def _ratio_limit(what: str, ratios: Sequence[float]) -> Limit:
     """Mean ratio (of logarithms) with its interval, against 3 % either way."""
-    estimate = mean_of_launches([math.log(ratio) for ratio in ratios], confidence=confidence)
+    estimate = figure_of(ratios)
     assert estimate.low is not None
     assert estimate.high is not None
-    low, high = math.exp(estimate.low), math.exp(estimate.high)
     return Limit(
         f"{what}, {len(ratios)} pairs",
-        f"{math.exp(estimate.value):.3f}, 95 % from {low:.3f} to {high:.3f}",
+        f"{estimate.value:.3f}, 95 % from {estimate.low:.3f} to {estimate.high:.3f}",
         "0.97 to 1.03",
-        low >= 0.97 and high <= 1.03,
+        estimate.low >= 0.97 and estimate.high <= 1.03,
     )
 
 
@@ -122,7 +120,7 @@ def fidelity_single() -> list[Limit]:
             rates = {who: measure() for who, measure in turn}
             ratios.append(rates["ours"] / rates["theirs"])
             sys.stderr.write(f"  pair {len(ratios)}: {ratios[-1]:.3f}\n")
-    return [_ratio_limit("fidelity: launches against a bare script", ratios, 0.95)]
+    return [_ratio_limit("fidelity: launches against a bare script", ratios)]
 
 
 def fidelity_ddp() -> list[Limit]:
@@ -130,7 +128,7 @@ def fidelity_ddp() -> list[Limit]:
     cores = probe_in_server().cores[:2]
     command = [*TORCHRUN, "--nproc-per-node=2", "-m", "tests.limits.turns", *map(str, cores)]
     ratios = msgspec.json.decode(_python(command), type=list[float])
-    return [_ratio_limit("fidelity: blocks of DDP on two ranks", ratios, 0.95)]
+    return [_ratio_limit("fidelity: blocks of DDP on two ranks", ratios)]
 
 
 def _engine(session: FakeSession, clock: HostClock) -> Engine:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.errors import BenchError, FilterError, SuiteError
-from bench.plan.case import Machine, PlannedCase
+from bench.plan.case import Machine, PlannedCase, identify, original_of
 from bench.plan.matrix import expand
 from bench.plan.suite import parse_suite
+from bench.records.store import read_records
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 
 
@@ -266,3 +269,35 @@ def test_a_hundred_thousand_cases_are_planned() -> None:
         " world_sizes: [1, 2, 4, 8], seed: [0, 1, 2, 3, 4]}]"
     )
     assert len(planned) == 100_000
+
+
+def test_a_block_with_twins_plans_each_case_twice() -> None:
+    text = """
+name: t
+budget_s: 12.5
+defaults: {launches: 4, max_launches: 9, launch_interval: 0.1}
+matrix:
+  - {workloads: [transformer:tiny], strategies: [single, ddp], world_sizes: [1, 2]}
+  - {workloads: [transformer:tiny], strategies: [ddp], world_sizes: [2], twins: true}
+"""
+    suite = parse_suite(text, source="t.yaml")
+    assert suite.budget_s == 12.5
+    planned = expand(suite, TWO_CORES)
+    assert [(one.case.label, one.case.world_size, one.case.twin) for one in planned] == [
+        ("single", 1, False),
+        ("ddp", 1, False),
+        ("ddp", 2, False),
+        ("ddp", 2, True),
+    ]
+    assert original_of(planned[3].case) == planned[2].case
+    assert planned[3].case.id.startswith("transformer-tiny-ddp-cpu2-twin-")
+    assert {(one.effort.launches, one.effort.max_launches) for one in planned} == {(4, 9)}
+    # Who asks for a number gets that number, and no more.
+    fixed = expand(suite, TWO_CORES, launches=2)
+    assert {(one.effort.launches, one.effort.max_launches) for one in fixed} == {(2, 2)}
+
+
+def test_ids_of_cases_do_not_change_with_fields_that_were_added() -> None:
+    published = {record.case.id: record.case for record in read_records(Path("results/quick"))}
+    for id_, case in published.items():
+        assert identify(msgspec.structs.replace(case, id="")).id == id_

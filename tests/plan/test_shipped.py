@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from bench.plan.case import Machine, PlannedCase
+from bench.plan.case import Machine, PlannedCase, original_of
 from bench.plan.matrix import expand
-from bench.plan.suite import load_suite
+from bench.plan.suite import load_suite, shipped_suites
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 
 
@@ -19,10 +19,12 @@ def plan(name: str, machine: Machine) -> tuple[PlannedCase, ...]:
 def test_quick_compares_four_strategies_over_three_workloads_on_one_and_two_devices() -> None:
     planned = plan("quick", TWO_CORES)
     assert all(one.skip_reason is None for one in planned)
-    counts = Counter((one.case.workload, one.case.strategy) for one in planned)
+    counts = Counter((one.case.workload, one.case.strategy) for one in planned if not one.case.twin)
     workloads = ("resnet152", "transformer", "embedding")
-    expected = {(name, strategy): 2 for name in workloads for strategy in ("dp", "ddp", "fsdp")}
-    assert counts == expected | {(name, "single"): 1 for name in workloads}
+    expected = {(name, strategy): 2 for name in workloads for strategy in ("ddp", "fsdp")}
+    assert counts == expected | {
+        (name, strategy): 1 for name in workloads for strategy in ("single", "dp")
+    }
     assert {one.case.preset for one in planned} == {"cpu"}
 
 
@@ -83,3 +85,13 @@ def test_fewer_devices_than_asked_for_are_rows_with_a_reason() -> None:
             assert one.skip_reason == f"needs {one.case.world_size} cuda devices, found 2"
         else:
             assert one.skip_reason is None
+
+
+@pytest.mark.parametrize("name", sorted(shipped_suites()))
+def test_every_suite_measures_a_case_twice_in_each_of_its_tables(name: str) -> None:
+    planned = plan(name, EIGHT_GPUS)
+    twins = {one.case.workload for one in planned if one.case.twin}
+    timed = {one.case.workload for one in planned if one.effort.launches > 1}
+    assert twins == timed
+    ids = {one.case.id for one in planned}
+    assert all(original_of(one.case).id in ids for one in planned)

@@ -45,7 +45,7 @@ def test_the_report_holds_the_table(tmp_path: Path) -> None:
         for line in text.splitlines()
         if "| ddp " in line
     ]
-    assert scaling[:5] == ["2", "ddp", "180 ± 2", "1.80 (1.76-1.84)", "90% (88%-92%)"]
+    assert scaling[:5] == ["2", "ddp", "180 ± 3", "1.80 (1.76-1.84)", "90%"]
     assert scaling[-1] == "exact"
     assert details[:4] == ["2", "ddp <sup>[1]</sup>", "–", "44.4 / 44.4"]
     assert "2 cases: 2 measured. 6 timed launches." in text

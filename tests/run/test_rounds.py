@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.errors import Interruption
@@ -12,7 +16,9 @@ from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records
 from bench.run.outcome import Assignment, Failure, Job, RankOutcome
-from bench.run.rounds import Estimate, Runner, Step, schedule
+from bench.run.rounds import Runner, further_s
+from bench.run.schedule import Estimate, Step, further_round, schedule
+from tests.analyze.test_scaling import timing
 from tests.fakes import SHORT, make_case
 from tests.run.test_outcome import outcome
 
@@ -113,14 +119,25 @@ class Silent:
     def __init__(self) -> None:
         self.left: list[float] = []
 
-    def started(self, steps: int, left_s: float) -> None:
+        self.widths: list[tuple[int, int]] = []
+
+    def started(self, steps: int, left_s: float, budget_s: float) -> None:
         self.left.append(left_s)
+
+    def widened(self, cases: int, launches: int, left_s: float) -> None:
+        self.widths.append((cases, launches))
 
     def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
         self.left.append(left_s)
 
 
-def run(tmp_path: Path, plan: list[PlannedCase], done: Any = frozenset(), **answers: Any) -> Any:
+def run(
+    tmp_path: Path,
+    plan: list[PlannedCase],
+    before: Sequence[Record] = (),
+    budget_s: float = 0.0,
+    **answers: Any,
+) -> Any:
     launcher = FakeLauncher(tmp_path, answers)
     progress = Silent()
     with Store(tmp_path / "out", resume=True) as store:
@@ -132,7 +149,7 @@ def run(tmp_path: Path, plan: list[PlannedCase], done: Any = frozenset(), **answ
             progress=progress,
         )
         try:
-            runner.run(plan, seed=0, done=done)
+            runner.run(plan, seed=0, before=before, budget_s=budget_s)
         except Interruption:
             progress.left.append(-1)
     return launcher, read_records(tmp_path / "out"), progress
@@ -177,8 +194,8 @@ def test_a_fault_outside_of_the_ranks_is_a_row_too(tmp_path: Path) -> None:
 
 
 def test_done_keys_are_not_run_again(tmp_path: Path) -> None:
-    done = frozenset({(SINGLE.case.id, 0, "timing"), (SINGLE.case.id, 2, "timing")})
-    launcher, records, _ = run(tmp_path, [SINGLE], done=done)
+    before = [timing(SINGLE.case, 100, launch) for launch in (0, 2)]
+    launcher, records, _ = run(tmp_path, [SINGLE], before=before)
     assert [job for job, _ in launcher.jobs] == ["reference", "parity", "timing", "memory"]
     assert [record.launch for record in records if record.pass_ == "timing"] == [1]
 
@@ -199,9 +216,10 @@ def test_estimates_learn_from_the_same_case_then_the_same_pass_then_the_same_mod
     first = Step(planned=short, pass_="communication", launch=0)
     proof = Step(planned=short, pass_="parity", launch=0)
     assert estimate.left_s([first, proof]) == pytest.approx(3 + window + 3)
-    estimate.add(own, 4.0)
-    estimate.add(own, 2.0)
-    estimate.add(other, 9.0)
+    estimate.learn(timing(SINGLE.case, 1, elapsed_s=4.0))
+    estimate.learn(timing(SINGLE.case, 1, elapsed_s=2.0))
+    estimate.learn(timing(PAIR.case, 1, elapsed_s=9.0))
+    estimate.learn(timing(PAIR.case, 1))  # of an older version, which did not say
     assert estimate.left_s([own, other]) == pytest.approx(3 + 9)
     third = Step(planned=planned(seed=9), pass_="timing", launch=0)
     assert estimate.left_s([third]) == pytest.approx(5.0)
@@ -213,3 +231,123 @@ def test_each_round_of_timing_has_a_fork_server_of_its_own(tmp_path: Path) -> No
     jobs = [job for job, _ in launcher.jobs]
     first = jobs.index("timing")
     assert launcher.renewed_before == [first, first + 2, first + 4]
+
+
+def test_a_twin_is_timed_and_nothing_else() -> None:
+    twin = planned(strategy="ddp", options={}, world_size=2, twin=True)
+    steps = schedule([PAIR, twin], seed=1)
+    assert [step.pass_ for step in steps if step.planned is twin] == ["timing"] * 3
+
+
+class Varying(FakeLauncher):
+    """Launches of one case scatter, those of the others hardly."""
+
+    def __init__(self, scratch: Path, wide: Case, factors: Iterator[float]) -> None:
+        super().__init__(scratch, {})
+        self.wide = wide
+        self.factors = factors
+
+    def launch_case(self, case: Case, effort: Effort, job: Job, **rest: Any) -> Any:
+        assignment, ranks = super().launch_case(case, effort, job, **rest)
+        if job != "timing":
+            return assignment, ranks
+        factor = next(self.factors) if case == self.wide else 1 + len(self.jobs) / 1e5
+        return assignment, tuple(slowed(rank, factor) for rank in ranks)
+
+
+def slowed(rank: RankOutcome, factor: float) -> RankOutcome:
+    assert rank.measured is not None
+    window_s = rank.measured.window_s * factor
+    measured = msgspec.structs.replace(rank.measured, window_s=window_s)
+    return msgspec.structs.replace(rank, measured=measured)
+
+
+def adaptive(tmp_path: Path, factors: Iterator[float], before: Sequence[Record] = ()) -> Any:
+    wide = planned(strategy="ddp", options={}, world_size=2)
+    launcher = Varying(tmp_path, wide.case, factors)
+    progress = Silent()
+    with Store(tmp_path / "out", resume=True) as store:
+        runner = Runner(
+            launcher=launcher,  # type: ignore[arg-type]
+            store=store,
+            run_id="r",
+            environment="e",
+            progress=progress,
+        )
+        runner.run([SINGLE, wide], seed=0, before=before, budget_s=1000)
+    return launcher, runner.records, progress
+
+
+def test_what_is_wider_than_asked_is_launched_again_until_it_is_not(tmp_path: Path) -> None:
+    generator = random.Random(0)
+    factors = (generator.gauss(1, 0.03) for _ in itertools.count())
+    launcher, records, progress = adaptive(tmp_path, factors)
+    of_wide = [one for one in records if one.pass_ == "timing" and one.case == launcher.wide]
+    of_single = [one for one in records if one.pass_ == "timing" and one.case != launcher.wide]
+    assert len(of_single) == 3
+    assert 6 < len(of_wide) < 20
+    assert [one.launch for one in of_wide] == list(range(len(of_wide)))
+    assert progress.widths == [(1, 1)] * (len(of_wide) - 3)
+    # A new fork server for each further round too; the passes that take no time come last.
+    assert len(launcher.renewed_before) == len(of_wide)
+    assert [one.pass_ for one in records[-3:]] == ["communication", "memory", "memory"]
+    assert progress.left[-1] == 0
+
+
+def test_no_case_gets_more_launches_than_it_may_have(tmp_path: Path) -> None:
+    launcher, records, _ = adaptive(tmp_path, itertools.cycle([1.0, 1.5]))
+    assert sum(one.pass_ == "timing" and one.case == launcher.wide for one in records) == 20
+
+
+def test_a_resumed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    wide = planned(strategy="ddp", options={}, world_size=2).case
+    before = [timing(wide, rate, launch) for launch, rate in enumerate([100, 120, 90, 100, 130])]
+    _, records, _ = adaptive(tmp_path, itertools.cycle([1.0, 1.5]), before)
+    launches = [one.launch for one in records if one.pass_ == "timing" and one.case == wide]
+    assert launches == list(range(5, 20))
+
+
+def test_without_a_budget_the_plan_is_all(tmp_path: Path) -> None:
+    launcher = Varying(tmp_path, PAIR.case, itertools.cycle([1.0, 1.5]))
+    with Store(tmp_path / "out", resume=True) as store:
+        runner = Runner(
+            launcher=launcher,  # type: ignore[arg-type]
+            store=store,
+            run_id="r",
+            environment="e",
+            progress=Silent(),
+        )
+        runner.run([PAIR], seed=0)
+    assert sum(one.pass_ == "timing" for one in runner.records) == 3
+
+
+def test_a_case_that_fails_is_not_tried_again(tmp_path: Path) -> None:
+    failure = Failure(status="failed", reason="no", at_s=1.0)
+    _, records, _ = run(tmp_path, [SINGLE], budget_s=100, timing=failure)
+    assert sum(one.pass_ == "timing" for one in records) == 3
+
+
+def test_the_neediest_are_served_as_far_as_the_time_goes() -> None:
+    estimate = Estimate()
+    for one, seconds in ((SINGLE, 5.0), (PAIR, 20.0)):
+        estimate.learn(timing(one.case, 1, elapsed_s=seconds))
+    launches = {SINGLE.case.id: 3, PAIR.case.id: 4}
+
+    def ids(affordable_s: float) -> list[tuple[str, int]]:
+        steps = further_round(
+            [PAIR, SINGLE], launches, round_=7, affordable_s=affordable_s, estimate=estimate
+        )
+        assert all(step.round == 7 for step in steps)
+        return [(step.planned.case.id, step.launch) for step in steps]
+
+    pair, single = (PAIR.case.id, 4), (SINGLE.case.id, 3)
+    assert ids(25.0) == [pair, single]
+    assert ids(24.0) == [pair]
+    assert ids(19.0) == [single]  # what is left over serves the next
+    assert ids(4.0) == []
+
+
+def test_only_launches_beyond_the_plan_count_against_the_budget() -> None:
+    records = [timing(SINGLE.case, 1, launch, elapsed_s=2.0) for launch in range(5)]
+    assert further_s(records, {SINGLE.case.id: SINGLE}) == pytest.approx(4.0)
+    assert further_s(records, {}) == 0

@@ -1,0 +1,79 @@
+"""What the shape of a window's step times says: a slow start, a trend, two levels.
+
+Each rule was set so that steady noise sets it off in fewer than one row in a hundred; the tests
+beside it hold it to that.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from scipy import stats
+
+from bench.analyze.launches import SURE
+from bench.analyze.stats import percentile
+
+CHANGED = 0.04
+"""Change of the step from a window's first third to its last that is worth a word."""
+SLOW_START = 1.05
+"""How much longer the first steps of a window take when warm-up was not over."""
+SPLIT = 0.92
+"""Share of the variance between two levels: steps that scatter about one have 0.64 (normal) to 0.75
+(even), and a few of them rarely more than this."""
+APART = 0.05
+"""Distance of two levels, relative to the lower."""
+LEAST_STEPS = 10
+LEAST_LAUNCHES = 8
+MINORITY = 0.15
+
+
+def has_slow_start(steps: Sequence[float]) -> bool:
+    """Whether the first fifth of a window's steps is slower than nearly all of its second half."""
+    if len(steps) < LEAST_STEPS:
+        return False
+    first, rest = steps[: max(3, len(steps) // 5)], steps[len(steps) // 2 :]
+    level = statistics.median(first)
+    return level > SLOW_START * statistics.median(rest) and min(first) > percentile(rest, 75)
+
+
+def has_trend(steps: Sequence[float]) -> bool:
+    """Whether steps became longer or shorter throughout a window (Kendall's tau)."""
+    if len(steps) < LEAST_STEPS:
+        return False
+    third = len(steps) // 3
+    before, after = statistics.median(steps[:third]), statistics.median(steps[-third:])
+    if abs(after / before - 1) <= CHANGED:
+        return False
+    return float(stats.kendalltau(range(len(steps)), steps).pvalue) < SURE
+
+
+def has_two_levels(values: Sequence[float], least: int = LEAST_STEPS) -> bool:
+    """Whether values stand around two levels, neither of them rare.
+
+    Otsu's criterion: the cut that leaves the least variance within both parts.
+
+    Args:
+        values: of steps, or of launches.
+        least: as many are needed to tell.
+    """
+    count = len(values)
+    if count < least:
+        return False
+    ordered = sorted(values)
+    fewest = max(2, math.ceil(MINORITY * count))
+    total, mean = statistics.pvariance(ordered) * count, statistics.fmean(ordered)
+    if total == 0:
+        return False
+    for cut in range(fewest, count - fewest + 1):
+        low, high = statistics.fmean(ordered[:cut]), statistics.fmean(ordered[cut:])
+        between = cut * (low - mean) ** 2 + (count - cut) * (high - mean) ** 2
+        if between > SPLIT * total and high > (1 + APART) * low:
+            return True
+    return False
+
+
+def in_most(launches: Sequence[Sequence[float]], rule: Callable[[Sequence[float]], bool]) -> bool:
+    """Whether a rule holds in more than half of the launches: once is an accident."""
+    return sum(map(rule, launches)) > len(launches) / 2

@@ -1,0 +1,154 @@
+"""The launches of a plan in order, and how long they will take.
+
+Every round is one independent launch of each case, in an order shuffled anew, so that a drift of
+the machine meets all cases alike.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bench.plan.case import Case, Pass, PlannedCase
+from bench.plan.registry import find_strategy
+from bench.records.record import Record
+from bench.run.rank import proof_size
+
+LAUNCH_GUESS_S = 3.0
+"""Start, set-up and warm-up of a launch, before any has been seen."""
+WITH_WINDOW = frozenset({"timing", "communication"})
+"""Passes that go on for as long as the window is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One launch to come."""
+
+    planned: PlannedCase
+    pass_: Pass
+    launch: int
+    round: int = 0
+    """Launches of one round share a fork server."""
+
+    @property
+    def key(self) -> tuple[str, int, Pass]:
+        """The key that its record will have."""
+        return (self.planned.case.id, self.launch, self.pass_)
+
+
+@dataclass(kw_only=True)
+class Estimate:
+    """How long the rest will take, from what the most similar launches so far took."""
+
+    seen: dict[tuple[str, Pass], list[float]] = field(default_factory=dict)
+
+    def learn(self, record: Record) -> None:
+        """Learn from a launch."""
+        if record.elapsed_s is not None:
+            self.seen.setdefault((record.case.id, record.pass_), []).append(record.elapsed_s)
+
+    def left_s(self, steps: Iterable[Step]) -> float:
+        """Seconds that some launches will take one after the other."""
+        return sum(self._one(step) for step in steps)
+
+    def _one(self, step: Step) -> float:
+        own = self.seen.get((step.planned.case.id, step.pass_))
+        if own:
+            return statistics.fmean(own)
+        case = step.planned.case
+        model = f"{case.workload}-{case.preset}"
+        alike = [
+            (pass_, times) for (id_, pass_), times in self.seen.items() if id_.startswith(model)
+        ]
+        same_pass = [seconds for pass_, times in alike if pass_ == step.pass_ for seconds in times]
+        if same_pass:
+            return statistics.fmean(same_pass)
+        window_s = step.planned.effort.window.max_s if step.pass_ in WITH_WINDOW else 0.0
+        of_model = [seconds for _, times in alike for seconds in times]
+        return (statistics.fmean(of_model) if of_model else LAUNCH_GUESS_S) + window_s
+
+
+def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
+    """The launches of a plan in order; the same for the same seed."""
+    shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
+    runnable = [planned for planned in plan if planned.skip_reason is None]
+    steps: list[Step] = []
+
+    def visit(pass_: Pass, launch: int, chosen: Iterable[PlannedCase]) -> None:
+        turn = [
+            Step(planned=planned, pass_=pass_, launch=launch, round=launch) for planned in chosen
+        ]
+        shuffle(turn)
+        steps.extend(turn)
+
+    # A twin shows what noise does to figures of time; all else its original has shown.
+    visit("parity", 0, (one for one in runnable if not one.case.twin))
+    # Cases with the same reference come one after the other, so that one file is kept at a time.
+    steps.sort(key=lambda step: reference_key(step.planned.case))
+    for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
+        visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
+    measured = [planned for planned in runnable if not planned.case.twin]
+    visit("communication", 0, (one for one in measured if _has_communication(one.case)))
+    visit("memory", 0, (one for one in measured if _needs_memory_pass(one.case)))
+    return steps
+
+
+def _has_communication(case: Case) -> bool:
+    return case.world_size > 1 and find_strategy(case.strategy).communicates
+
+
+def _needs_memory_pass(case: Case) -> bool:
+    """An accelerator's allocator keeps its own peak, and disturbs nothing."""
+    return case.device == "cpu"
+
+
+def further_round(
+    wanted: Iterable[PlannedCase],
+    launches: Mapping[str, int],
+    *,
+    round_: int,
+    affordable_s: float,
+    estimate: Estimate,
+) -> list[Step]:
+    """One more launch of each case, as far as the time goes.
+
+    Args:
+        wanted: cases that need it, the neediest first.
+        launches: how many of each there have been.
+        round_: number of the round.
+        affordable_s: time that is left.
+        estimate: of what a launch takes.
+    """
+    steps: list[Step] = []
+    for planned in wanted:
+        launch = launches[planned.case.id]
+        step = Step(planned=planned, pass_="timing", launch=launch, round=round_)
+        cost_s = estimate.left_s([step])
+        if cost_s <= affordable_s:
+            affordable_s -= cost_s
+            steps.append(step)
+    return steps
+
+
+def reference_key(case: Case) -> str:
+    """Equal for cases that train on the same samples from the same parameters."""
+    options, batch = proof_size(case)
+    parts: tuple[Any, ...] = (
+        find_strategy(case.strategy).reference(case.options),
+        case.workload,
+        msgspec.to_builtins(options),
+        batch,
+        case.device,
+        case.cores_per_device,
+        case.precision,
+        case.optimizer,
+        case.world_size,
+        case.accumulation_steps,
+        case.seed,
+    )
+    return msgspec.json.encode(parts, order="deterministic").decode()

@@ -1,0 +1,130 @@
+"""Simulate many reports, print how often intervals and verdicts were right; exit code 1 if too
+rarely.
+
+Run as ``python -m tests.statistics [REPORTS]``: with 400 reports of 24 rows each it takes some
+minutes. ``docs/method.md`` quotes its output.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from tabulate import tabulate
+
+from tests.statistics.coverage import Tally, adaptive, by_rule, fixed
+from tests.statistics.noise import (
+    DRIFTING,
+    HEAVY,
+    KINDS,
+    NORMAL,
+    UNEVEN,
+    Figures,
+    Generator,
+    Kind,
+    figures,
+)
+from tests.statistics.recorded import effort_table, recorded_false_alarms
+from tests.statistics.reports import Draw, false_alarms, power
+
+COUNTS = (3, 4, 5, 7, 10, 15, 20)
+INTERVALS = (0.02, 0.01)
+SEED = 20
+
+
+def is_kept(kind: Kind, tally: Tally) -> bool:
+    """The bar: 92 to 98 %; where launches are heavy-tailed, 90 % or a flag that says so."""
+    both = (tally.covered, tally.ratio_covered)
+    if kind is HEAVY:
+        return min(both) >= 0.9 or tally.flagged_share >= 0.8
+    if kind is UNEVEN:
+        return min(both) >= 0.9
+    return min(both) >= 0.92 and max(both) <= 0.98
+
+
+def coverage_table(reports: int) -> tuple[str, bool]:
+    """Coverage per kind of noise and number of launches."""
+    lines, kept = [], True
+    for kind in KINDS:
+        tallies = [
+            (f"{count}", fixed(kind, _random(), count=count, reports=reports)) for count in COUNTS
+        ]
+        tallies += [
+            (f"3 to 20, ± {one:.0%}", adaptive(kind, _random(), interval=one, reports=reports))
+            for one in INTERVALS
+        ]
+        for name, tally in tallies:
+            kept = kept and is_kept(kind, tally)
+            lines.append(
+                (
+                    kind.name,
+                    name,
+                    f"{np.mean(tally.counts):.1f}",
+                    f"{tally.covered:.1%}",
+                    f"{tally.ratio_covered:.1%}",
+                    f"± {np.median(tally.widths):.1%}",
+                    f"{tally.flagged_share:.0%}",
+                    "yes" if is_kept(kind, tally) else "NO",
+                )
+            )
+    headings = ("noise", "launches", "on average", "figure", "ratio", "width", "flagged", "kept")
+    return tabulate(lines, headings, tablefmt="github", disable_numparse=True), kept
+
+
+def verdict_table(reports: int) -> tuple[str, bool]:
+    """False alarms and what is found, for reports of 24 rows."""
+    lines, kept = [], True
+    for count in (3, 5, 10):
+        for kind in (NORMAL, HEAVY, DRIFTING, UNEVEN):
+            draw = _drawing(kind, count)
+            alarms = false_alarms(draw, reports=reports, shared=True)
+            found = power(draw, change=0.1, reports=reports)
+            good = kind is not NORMAL or (alarms <= 0.05 and found >= 0.8)
+            kept = kept and good
+            lines.append(
+                (kind.name, f"{count}", f"{alarms:.1%}", f"{found:.0%}", "yes" if good else "NO")
+            )
+    draw = _by_rule(_drawing(NORMAL, 20))
+    alarms = false_alarms(draw, reports=reports, shared=True)
+    found = power(draw, change=0.1, reports=reports)
+    kept = kept and alarms <= 0.05 and found >= 0.8
+    lines.append((NORMAL.name, "3 to 20, ± 2%", f"{alarms:.1%}", f"{found:.0%}", ""))
+    headings = ("noise", "launches", "reports with a false alarm", "10 % found", "kept")
+    return tabulate(lines, headings, tablefmt="github", disable_numparse=True), kept
+
+
+def _random() -> Generator:
+    return np.random.default_rng(SEED)
+
+
+def _drawing(kind: Kind, count: int) -> Draw:
+    random = _random()
+    return lambda rows: figures(kind.draw(random, rows, count))
+
+
+def _by_rule(draw: Draw) -> Draw:
+    def drawn(rows: int) -> Figures:
+        return by_rule(draw(rows), interval=0.02)
+
+    return drawn
+
+
+def main(arguments: list[str]) -> int:
+    """Print all tables."""
+    reports = int(arguments[0]) if arguments else 400
+    kept = True
+    for title, make in (
+        ("Intervals", coverage_table),
+        ("Verdicts", verdict_table),
+        ("Verdicts on recorded launches", recorded_false_alarms),
+        ("Launches on recorded launches", effort_table),
+    ):
+        text, good = make(reports)
+        kept = kept and good
+        sys.stdout.write(f"{title}\n\n{text}\n\n")
+        sys.stdout.flush()
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""The same questions asked of launches that were recorded, whose noise nobody made up.
+
+``recorded.json`` holds the throughput of each launch of a run of 23 cases, 20 launches each in
+rounds, on a virtual machine with two cores that other tenants share.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import numpy as np
+from tabulate import tabulate
+
+from bench.analyze.effort import relative_width
+from bench.analyze.stats import figure_of, noise_of
+from tests.statistics.coverage import ROWS, by_rule
+from tests.statistics.noise import Figures, Generator, counting
+from tests.statistics.reports import verdicts
+
+FILE = Path(__file__).parent / "recorded.json"
+TARGETS = (0.08, 0.05, 0.03)
+SHARE = 2 / 3
+"""Of the launches of a fixed number for all, which the rule may take at most."""
+
+
+def recorded() -> Figures:
+    """Figures of each case, in the order of its launches."""
+    cases: dict[str, list[float]] = json.loads(FILE.read_text())["samples_per_s"]
+    return list(cases.values())
+
+
+def recorded_false_alarms(reports: int) -> tuple[str, bool]:
+    """Reports of 24 rows, each the comparison of a recorded case with itself."""
+    random, pool = np.random.default_rng(3), recorded()
+    lines, kept = [], True
+    for count in (3, 5, 10):
+        alarms = []
+        for _ in range(reports):
+            chosen = random.choice(len(pool), ROWS, replace=True)
+            rows: Figures = []
+            others: Figures = []
+            for index in chosen:
+                # Of the same rounds: a pair of a table is measured in turns.
+                rounds = random.permutation(len(pool[index]))[: 2 * count]
+                rows.append([pool[index][place] for place in sorted(rounds[:count])])
+                others.append([pool[index][place] for place in sorted(rounds[count:])])
+            places = random.permutation(len(pool[chosen[0]]))[: 2 * count]
+            pair = [[pool[chosen[0]][at] for at in part] for part in np.split(places, 2)]
+            alarms.append(set(verdicts(rows, others, pair)) != {"no clear difference"})
+        share = statistics.fmean(alarms)
+        kept = kept and share <= 0.05
+        lines.append((count, f"{share:.1%}", "yes" if share <= 0.05 else "NO"))
+    headings = ("launches", "reports with a false alarm", "kept")
+    return tabulate(lines, headings, tablefmt="github", disable_numparse=True), kept
+
+
+def effort_table(reports: int) -> tuple[str, bool]:
+    """Launches by the rule against a fixed number that brings as many rows to the width."""
+    lines, kept = [], True
+    for target in TARGETS:
+        random = np.random.default_rng(5)
+        pools = [_resampled(recorded(), random) for _ in range(max(10, reports // 4))]
+        ruled = [by_rule(pool, interval=target) for pool in pools]
+        spent = statistics.fmean(len(row) for rows in ruled for row in rows)
+        reached, covered = _quality(ruled, target)
+        most = min(map(len, pools[0]))
+        for count in range(3, most + 1):
+            same = [[row[:count] for row in pool] for pool in pools]
+            share, fixed_covered = _quality(same, target)
+            if share >= reached:
+                break
+        part = spent / count
+        kept = kept and part <= SHARE
+        lines.append(
+            (
+                f"± {target:.0%}",
+                f"{spent:.1f}",
+                f"{reached:.0%}",
+                f"{covered:.1%}",
+                count,
+                f"{share:.0%}",
+                f"{fixed_covered:.1%}",
+                f"{part:.2f}",
+            )
+        )
+    headings = (
+        "asked",
+        "by the rule",
+        "rows within",
+        "coverage",
+        "fixed",
+        "rows within",
+        "coverage",
+        "share of launches",
+    )
+    return tabulate(lines, headings, tablefmt="github", disable_numparse=True), kept
+
+
+def _resampled(pool: Figures, random: Generator) -> Figures:
+    """Launches drawn anew from each case's own, whose mean is then the truth."""
+    return [[row[place] for place in random.integers(0, len(row), 20)] for row in pool]
+
+
+def _quality(reports: list[Figures], target: float) -> tuple[float, float]:
+    """(share of rows whose interval is no wider than asked, share that holds the truth)."""
+    truths = [math.exp(statistics.fmean(map(math.log, row))) for row in counting(recorded())]
+    within, covered = [], []
+    for rows in reports:
+        counted = counting(rows)
+        noise = noise_of(counted)
+        for row, truth in zip(counted, truths, strict=True):
+            estimate = figure_of(row, noise)
+            within.append((relative_width(estimate) or 0.0) <= target)
+            covered.append(bool(estimate.includes(truth)))
+    return statistics.fmean(within), statistics.fmean(covered)
