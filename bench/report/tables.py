@@ -136,8 +136,8 @@ def _noise(rows: Sequence[Row]) -> str:
             if floor is not None
         )
     return (
-        f"Noise floor: {floor}. The same case, measured twice in this run, differed by this much "
-        f"through noise alone: {'; '.join(pairs)}. A smaller difference is no clear difference."
+        f"Noise floor: {floor}. Equal cases, measured twice in this run, differed by no more: "
+        f"{'; '.join(pairs)}. A smaller difference is no clear difference."
     )
 
 

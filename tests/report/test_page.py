@@ -3,15 +3,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from bench.analyze.scaling import rows_of
 from bench.errors import OutputError, RecordsError
 from bench.records.record import RunInfo
 from bench.records.store import Store
-from bench.report.page import write_report
-from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity
+from bench.report.page import slowest_link, summary, write_report
+from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
 from tests.test_architecture import WITHOUT_TORCH
 
 
@@ -105,3 +107,37 @@ def test_a_plan_that_is_none_is_named(tmp_path: Path) -> None:
     (folder / "run.json").write_bytes(msgspec.json.encode(info))
     with pytest.raises(RecordsError, match=r"run.json: suite.planned: .*\[0\].case"):
         write_report(folder)
+
+
+def test_the_summary_says_what_was_spent_where_intervals_were_wide() -> None:
+    effort = {"launches": 2}
+    info = make_info()
+    info.suite |= {"budget_s": 60.0, "planned": [{"case": {"id": PAIR.id}, "effort": effort}]}
+    records = [timing(PAIR, 180 + launch, launch, elapsed_s=4.0) for launch in range(5)]
+    text = summary(info, records, rows_of([], records))
+    assert (
+        "5 timed launches. 3 of them beyond the plan's, where intervals were wider than asked: "
+        "12 s of a budget of 60 s." in text
+    )
+    info.suite["budget_s"] = 0.0
+    assert "budget" not in summary(info, records, rows_of([], records))
+
+
+def test_the_summary_says_that_the_machine_drifted() -> None:
+    records = [timing(PAIR, 100 * 0.99**launch, launch) for launch in range(8)]
+    text = summary(make_info(), records, rows_of([], records))
+    assert "From the first launch to the last all became 6.8% slower." in text
+
+
+@pytest.mark.parametrize(
+    ("devices", "rate"),
+    [
+        ([], None),
+        ([{"name": "a", "link_bytes_per_s": 3e9}, {"name": "b", "link_bytes_per_s": 2e9}], 2e9),
+        ([{"name": "a", "link_bytes_per_s": 3e9}, {"name": "b"}], None),
+        (["a"], None),
+        (None, None),
+    ],
+)
+def test_the_slowest_link_is_known_only_where_all_are(devices: Any, rate: float | None) -> None:
+    assert slowest_link({"devices": devices}) == rate

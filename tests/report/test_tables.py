@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Estimate
-from bench.records.record import Parity
+from bench.plan.case import identify
+from bench.records.record import Parity, Record
 from bench.report.page import escape, markdown, plain
 from bench.report.tables import Footnotes, _gib, interval, significant, span, tables_of
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
@@ -143,3 +145,52 @@ def test_failures_and_skips_are_rows_with_reasons() -> None:
 )
 def test_text_cannot_become_markup(text: str, expected: str) -> None:
     assert escape(text) == expected
+
+
+def with_twin(*rates: float) -> list[Record]:
+    twin = identify(msgspec.structs.replace(PAIR, twin=True, id=""))
+    return launches(twin, *rates)
+
+
+def test_the_noise_floor_is_said_under_the_table() -> None:
+    records = [*launches(SINGLE, 100, 101), *launches(PAIR, 180, 182), *with_twin(182, 184)]
+    (table,) = tables_of(rows_of([], records))
+    assert table.noise.startswith("Noise floor: ")
+    assert "ddp on 2 devices: +1.1% (" in table.noise
+    assert "A smaller difference is no clear difference." in table.noise
+    assert len(table.rows) == 2
+    assert table.noise.replace("+", "\\+")[:12] in markdown(make_info(), [], [table])
+    assert table.noise in plain(rows_of([], records))
+
+
+def test_a_table_without_a_pair_of_equal_cases_says_that_too() -> None:
+    (table,) = tables_of(rows_of([], launches(SINGLE, 100, 101)))
+    assert table.noise == "Noise floor: unknown, since no case was measured twice."
+    failed = [
+        msgspec.structs.replace(one, status="timeout", reason="slow", timing=None, throughput=None)
+        for one in with_twin(1)
+    ]
+    (table,) = tables_of(rows_of([], [*launches(PAIR, 180, 182), *failed]))
+    assert table.noise == "Noise floor: unknown. ddp on 2 devices: no second figure, slow."
+    (table,) = tables_of(rows_of([], [*launches(PAIR, 180), *with_twin(182)]))
+    assert "ddp on 2 devices: +1.1% (1 launch, no interval)" in table.noise
+
+
+def test_rows_are_set_against_plain_ddp() -> None:
+    fsdp = make_case(strategy="fsdp", world_size=2)
+    close = make_case(strategy="dp", world_size=2)
+    records = [
+        *launches(SINGLE, 100, 101),
+        *launches(PAIR, 180, 182, 181),
+        *launches(fsdp, 90, 92, 91),
+        *launches(close, 181, 180, 182),
+    ]
+    (table,) = tables_of(rows_of([], records))
+    (column,) = [one for one in table.columns if one.heading == "against ddp"]
+    cells = {row.case.label: column.cell(row) for row in table.rows}
+    assert cells["single"] == "–"
+    assert cells["ddp"] == "the reference"
+    assert cells["dp"] == "no clear difference"
+    assert cells["fsdp"].startswith("-49.7% (-5")
+    (alone,) = tables_of(rows_of([], records[:5]))
+    assert "against ddp" not in [one.heading for one in alone.columns]

@@ -1,13 +1,14 @@
 """Simulate many reports, print how often intervals and verdicts were right; exit code 1 if too
 rarely.
 
-Run as ``python -m tests.statistics [REPORTS]``: with 400 reports of 24 rows each it takes some
-minutes. ``docs/method.md`` quotes its output.
+Run as ``python -m tests.statistics [REPORTS]``: with 400 reports of 24 rows each, as without an
+argument, it takes some minutes and writes its tables into ``docs/method.md``.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 from tabulate import tabulate
@@ -30,6 +31,9 @@ from tests.statistics.reports import Draw, false_alarms, power
 COUNTS = (3, 4, 5, 7, 10, 15, 20)
 INTERVALS = (0.02, 0.01)
 SEED = 20
+REPORTS = 400
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "method.md"
+BEGIN, END = "<!-- statistics: begin -->", "<!-- statistics: end -->"
 
 
 def is_kept(kind: Kind, tally: Tally) -> bool:
@@ -111,8 +115,8 @@ def _by_rule(draw: Draw) -> Draw:
 
 def main(arguments: list[str]) -> int:
     """Print all tables."""
-    reports = int(arguments[0]) if arguments else 400
-    kept = True
+    reports = int(arguments[0]) if arguments else REPORTS
+    kept, parts = True, [f"{reports} reports of each kind."]
     for title, make in (
         ("Intervals", coverage_table),
         ("Verdicts", verdict_table),
@@ -121,8 +125,14 @@ def main(arguments: list[str]) -> int:
     ):
         text, good = make(reports)
         kept = kept and good
-        sys.stdout.write(f"{title}\n\n{text}\n\n")
+        parts.append(f"### {title}\n\n{text}")
+        sys.stdout.write(f"{parts[-1]}\n\n")
         sys.stdout.flush()
+    if reports == REPORTS:
+        before, begin, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        text = "\n\n".join([before + begin, *parts, end + after])
+        DOCUMENT.write_text(text, encoding="utf-8")
     return 0 if kept else 1
 
 

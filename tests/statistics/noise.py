@@ -40,24 +40,25 @@ class Kind:
 
 
 def _normal(random: Generator, rows: int, rounds: int) -> np.ndarray:
-    noise: np.ndarray = random.normal(0, SIGMA, (rows, rounds))
-    return noise
+    return random.normal(0, SIGMA, (rows, rounds))
 
 
 def _heavy(random: Generator, rows: int, rounds: int) -> np.ndarray:
     slow = random.random((rows, rounds)) < SLOW_SHARE
-    return _normal(random, rows, rounds) - slow * SLOW_BY * SIGMA
+    noise: np.ndarray = _normal(random, rows, rounds) - slow * SLOW_BY * SIGMA
+    return noise
 
 
 def _drift(random: Generator, rows: int, rounds: int) -> np.ndarray:
     line = np.linspace(0.5, -0.5, rounds) * DRIFT * SIGMA
-    return _normal(random, rows, rounds) + line
+    noise: np.ndarray = _normal(random, rows, rounds) + line
+    return noise
 
 
 def _uneven(random: Generator, rows: int, rounds: int) -> np.ndarray:
     """Rows that differ in their scatter, half of them by more than a factor of two."""
-    scatter = SIGMA * np.exp(random.normal(0, 0.7, (rows, 1)))
-    noise: np.ndarray = random.normal(0, 1, (rows, rounds)) * scatter
+    scatter: np.ndarray = np.exp(random.normal(0, 0.7, (rows, 1)))
+    noise: np.ndarray = _normal(random, rows, rounds) * scatter
     return noise
 
 
