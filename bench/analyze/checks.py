@@ -24,6 +24,16 @@ OVER_LINK = 1.05
 FLAGS = {
     "oversubscribed": "more devices than sets of cores: nothing follows about scaling",
     "no_warmup": "no step before the window: start-up costs are in the figure",
+    "ranks_share_cores": "processes were bound to the same core and took turns on it: nothing"
+    " follows about scaling",
+    "mixed_devices": "the devices are not all of one kind: the slowest sets the pace",
+    "throttled": "heat, power or the container's quota held the device back, or its clock fell by"
+    " more than a fifth within the window",
+    "other_programs": "other programs used more than 5 % of the cores, or a device",
+    "stolen": "the hypervisor gave more than 2 % of the cores' time to other machines",
+    "coarse_timer": "the clock tells times apart by no less than 1 % of a step",
+    "profiler_on": "something that observes or slows a program was on while it was timed; the"
+    " record's observers name it",
     "ranks_differ": "the ranks ended with different parameters",
     "duplicate_data": "ranks trained on the same samples",
     "superlinear": "more speedup than devices: the baseline is too slow, or caches or the allocator"

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 LAST_PHASE = "optimizer"
 """The mark that ends a step."""
+EVENT_RESOLUTION_S = 0.5e-6
+"""Of the time between two events: CUDA Runtime API, cudaEventElapsedTime."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,10 @@ class Block:
 
 class Clock(Protocol):
     """Times one block after the other."""
+
+    @property
+    def resolution_s(self) -> float:
+        """Shortest time that it can tell from none."""
 
     def reserve(self, marks: int) -> None:
         """Prepare for a block with so many marks, so that nothing need be made inside it."""
@@ -50,6 +56,8 @@ class HostClock:
     Args:
         now: seconds on a clock that only goes forward.
     """
+
+    resolution_s = time.get_clock_info("perf_counter").resolution
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -84,6 +92,8 @@ class EventClock:
         synchronize: waits for all work on the device.
         now: seconds on the host.
     """
+
+    resolution_s = EVENT_RESOLUTION_S
 
     def __init__(
         self,

@@ -322,32 +322,6 @@ def visible_devices(case: Case, machine: Machine) -> Mapping[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible_as for device in chosen)}
 
 
-def used_before(case: Case, machine: Machine) -> tuple[int | None, ...]:
-    """Bytes in use on each of a case's devices while none of its processes is there yet.
-
-    Asked of NVML, which starts no driver context in the process that asks.
-
-    Returns:
-        None for a device, or for all, where NVML or its Python package is missing.
-    """
-    if case.device != "cuda":
-        return ()
-    try:
-        import pynvml  # noqa: PLC0415 - the extra named gpu
-    except ImportError:
-        return ()
-    found: list[int | None] = []
-    try:
-        pynvml.nvmlInit()
-        for device in machine.devices[: case.world_size]:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(device.visible_as)
-            found.append(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return ()
-    return tuple(found)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory, of the device or of the host, did not suffice."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -7,51 +7,130 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 import bench
+from bench.measure.host import cpu_model, describe_host, numa_node
+from bench.measure.machine import read_text
+from bench.measure.nvml import describe_devices, driver_version
 from bench.plan.case import Machine
 
 PACKAGES = ("torch", "torchvision", "numpy", "deepspeed")
 VARIABLES = re.compile(
     r"^(OMP_|MKL_|OPENBLAS_|KMP_|GOMP_|NCCL_|TORCH_|PYTORCH_|GLOO_|CUDA_|HIP_|ROCR_|ONEDNN_|DNNL_"
-    r"|MALLOC_|LD_PRELOAD$)"
+    r"|UCX_|FI_|MALLOC_|LD_PRELOAD$)"
 )
-"""Variables that change how fast, or where, training runs."""
+"""Variables that change how fast, or where, training runs: GLOO_SOCKET_IFNAME and
+GLOO_DEVICE_TRANSPORT, that choose what carries gloo, are among them."""
 
 PLACES = re.compile(r"(_HOME|_PATH|_DIR|_VISIBLE_DEVICES|_ORDER|_PORT|_ADDR)$")
 """Variables that say where something is, not how fast it runs."""
 
+GIT_S = 5.0
+"""For git to look at a checkout; on a slow disk it may take longer, and is not waited for."""
+SAME = (
+    "cpu",
+    "cpu_flags",
+    "quota_cores",
+    "governors",
+    "boost",
+    "driver",
+    "versions",
+)
+"""Of an environment: must be the same for two figures to be compared, as it stands."""
+
 
 def versions() -> dict[str, str]:
-    """Versions of what computes, this package and Python included."""
+    """Versions of what computes, this package and Python included.
+
+    NCCL's is asked of the library alone, which starts no driver for that.
+    """
     found = {"bench": bench.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    built_with = {"cuda": torch.version.cuda, "hip": torch.version.hip}
+    found |= {name: version for name, version in built_with.items() if version}
+    if hasattr(torch._C, "_nccl_version"):
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 
-def collect(machine: Machine) -> dict[str, Any]:
-    """The environment of a run on this machine, as plain data."""
+def collect(machine: Machine, root: Path = Path("/")) -> dict[str, Any]:
+    """The environment of a run on this machine, as plain data; None where a fact does not exist.
+
+    Args:
+        machine: as a child process found it.
+        root: of the file system.
+    """
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(root) or platform.processor(),
         "cores": list(machine.cores),
         "memory_bytes": machine.memory_bytes,
+        **describe_host(machine.cores, root),
         "accelerator": machine.accelerator,
-        "devices": [msgspec.to_builtins(device) for device in machine.devices],
+        "devices": _devices(machine, root),
+        "driver": _driver(machine, root),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "variables": {
             name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)
         },
         "versions": versions(),
         "source": source_digest(),
+        "commit": commit(Path(bench.__file__).parent.parent),
     }
+
+
+def _devices(machine: Machine, root: Path) -> list[dict[str, Any]]:
+    plain: list[dict[str, Any]] = [msgspec.to_builtins(device) for device in machine.devices]
+    places = (
+        describe_devices(machine.devices) if machine.accelerator == "cuda" else [{}] * len(plain)
+    )
+    for device, place in zip(plain, places, strict=True):
+        bus = place.get("pci_bus")
+        device |= place | {"numa_node": numa_node(bus, root) if bus else None}
+    return plain
+
+
+def _driver(machine: Machine, root: Path) -> str | None:
+    """Version of the accelerators' driver, from NVIDIA's own file where it can be read."""
+    text = read_text(root / "proc/driver/nvidia/version")
+    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s", text, re.MULTILINE)
+    if found:
+        return found[1]
+    return driver_version() if machine.accelerator == "cuda" else None
+
+
+def commit(checkout: Path) -> str | None:
+    """Git's commit of a checkout, with ``-dirty`` behind it if the code there is another.
+
+    None where the package does not lie in a checkout of its own, or git cannot tell.
+    """
+    git = shutil.which("git")
+    if git is None or not (checkout / ".git").exists():
+        return None
+    command = [git, "--no-optional-locks", "-C", str(checkout), "status"]
+    command += ["--porcelain=v2", "--branch", "--", "bench", "workloads"]
+    try:
+        done = subprocess.run(  # noqa: S603 - git, with arguments of our own
+            command, capture_output=True, text=True, timeout=GIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    found = re.search(r"^# branch\.oid ([0-9a-f]+)$", done.stdout, re.MULTILINE)
+    if found is None:  # nothing has been committed yet
+        return None
+    is_dirty = any(not line.startswith("#") for line in done.stdout.splitlines())
+    return f"{found[1]}-dirty" if is_dirty else found[1]
 
 
 def source_digest() -> str:
@@ -64,31 +143,24 @@ def source_digest() -> str:
     return state.hexdigest()
 
 
-def fingerprint(environment: dict[str, Any]) -> str:
-    """Short hash of what must be equal for two figures to be compared.
+def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be equal for two figures to be compared.
 
-    Hardware, versions and variables, but for those that only say where something is.
+    Hardware, versions and settings that change speed; not names of machines and devices, places,
+    the kernel's version, or the commit. An environment of an earlier version, or of another system,
+    may lack some.
     """
-    devices = [device["name"] for device in environment["devices"]]
-    relevant = {
-        "cpu": environment["cpu"],
-        "cores": len(environment["cores"]),
-        "devices": devices,
-        "variables": {
-            name: value
-            for name, value in environment["variables"].items()
-            if not PLACES.search(name)
-        },
-        "versions": environment["versions"],
+    devices = environment.get("devices") or []
+    variables = environment.get("variables") or {}
+    return {
+        **{name: environment.get(name) for name in SAME},
+        "cores": len(environment.get("cores") or ()),
+        "devices": [[one.get("name"), one.get("link_bytes_per_s")] for one in devices],
+        "variables": {name: value for name, value in variables.items() if not PLACES.search(name)},
     }
-    payload = msgspec.json.encode(relevant, order="deterministic")
+
+
+def fingerprint(environment: Mapping[str, Any]) -> str:
+    """Short hash of what must be equal for two figures to be compared."""
+    payload = msgspec.json.encode(comparable(environment), order="deterministic")
     return hashlib.blake2b(payload, digest_size=6).hexdigest()
-
-
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor()

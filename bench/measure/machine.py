@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -57,8 +57,10 @@ def probe() -> Machine:
         "xccl": getattr(distributed, "is_xccl_available", lambda: False)(),
     }
     kinds = ["cpu", *([kind] if kind else [])]
+    cores = usable_cores()
     return Machine(
-        cores=usable_cores(),
+        cores=cores,
+        core_speeds=core_speeds(cores),
         accelerator=kind,
         devices=tuple(_device(index) for index in range(count)),
         backends=tuple(name for name, there in built_in.items() if there),
@@ -77,8 +79,8 @@ def usable_cores() -> tuple[int, ...]:
         if hasattr(os, "sched_getaffinity")
         else range(psutil.cpu_count(logical=False) or 1)
     )
-    cores = one_per_core(sorted(allowed), _siblings)
-    quota = cpu_quota(CGROUP, _own_cgroup())
+    cores = one_per_core(sorted(allowed), siblings)
+    quota = cpu_quota(CGROUP, own_cgroup())
     return cores if quota is None else cores[: max(1, math.floor(quota))]
 
 
@@ -104,37 +106,65 @@ def cpu_quota(root: Path, own: str) -> float | None:
     or version 1's.
     """
     limits: list[float] = []
+    for level in cgroup_levels(root, own, "cpu"):
+        limits += _limit_v2(level / "cpu.max")
+        limits += _limit_v1(level)
+    return min(limits, default=None)
+
+
+def cgroup_levels(root: Path, own: str, controller: str) -> Iterator[Path]:
+    """Folders of our control group and of all above it, the innermost first.
+
+    Args:
+        root: where control groups are mounted.
+        own: name of our group.
+        controller: whose folder stands for the root in version 1 of control groups.
+    """
     folder = root / own.lstrip("/")
     for level in [folder, *folder.parents]:
         if not level.is_relative_to(root):
             break
-        limits += _limit_v2(level / "cpu.max")
-        limits += _limit_v1(level / "cpu" if level == root else level)
-    return min(limits, default=None)
+        yield level
+    yield root / controller
 
 
 def _limit_v2(path: Path) -> list[float]:
-    words = _read(path).split()
+    words = read_text(path).split()
     if len(words) != 2 or words[0] == "max":
         return []
     return [int(words[0]) / int(words[1])]
 
 
 def _limit_v1(folder: Path) -> list[float]:
-    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
     if not quota or not period or int(quota) <= 0:
         return []
     return [int(quota) / int(period)]
 
 
-def _own_cgroup() -> str:
-    found = re.search(r"^0::(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
+def own_cgroup(proc: Path = Path("/proc")) -> str:
+    """Name of our control group in version 2; empty where there is none."""
+    found = re.search(r"^0::(.*)$", read_text(proc / "self/cgroup"), re.MULTILINE)
     return found[1] if found else ""
 
 
-def _siblings(cpu: int) -> frozenset[int]:
-    text = _read(CPU_FOLDER / f"cpu{cpu}/topology/thread_siblings_list")
+def siblings(cpu: int, folder: Path = CPU_FOLDER) -> frozenset[int]:
+    """Logical CPUs on the same core as one of them, itself included."""
+    text = read_text(folder / f"cpu{cpu}/topology/thread_siblings_list")
     return parse_cpu_list(text) | {cpu}
+
+
+def core_speeds(cores: Iterable[int], folder: Path = CPU_FOLDER) -> tuple[int, ...]:
+    """How fast each core can be next to the others; empty where the system does not tell of all.
+
+    The kernel's own measure of capacity, which tells big cores from little ones, or the highest
+    frequency in kHz.
+    """
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        found = [read_text(folder / f"cpu{core}" / name) for core in cores]
+        if found and all(text.isdecimal() for text in found):
+            return tuple(map(int, found))
+    return ()
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
@@ -151,10 +181,11 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """What a file of the system says; empty where it cannot be read."""
     try:
         return path.read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""
 
 

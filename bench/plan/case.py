@@ -130,6 +130,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     cores: tuple[int, ...]
     """Ids of the CPU cores this process may use: affinity, cut to the container's quota."""
+    core_speeds: tuple[int, ...] = ()
+    """Of each core next to the others, in a unit of the system's own; empty where not known."""
     accelerator: str | None = None
     """Device type of the accelerators, None without any."""
     devices: tuple[DeviceInfo, ...] = ()

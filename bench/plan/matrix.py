@@ -22,6 +22,9 @@ from workloads.base import Facts, Workload
 
 MAX_RANKS_PER_CORE_SET = 8
 """More processes than this on one set of cores only fill the memory."""
+EQUALLY_FAST = 0.95
+"""Slowest over fastest core from which cores are alike: the best of them may boost a little higher,
+whereas those of another kind are a fifth slower, or more."""
 
 Converted = TypeVar("Converted", bound=msgspec.Struct)
 
@@ -216,7 +219,7 @@ class _BlockPlanner:
             case=case,
             effort=effort,
             skip_reason=self._skip_reason(case, model, way.strategy, available),
-            flags=tuple(_flags(case, way.strategy, available)),
+            flags=tuple(_flags(case, way.strategy, available, self.machine)),
         )
 
     def _skip_reason(
@@ -257,14 +260,27 @@ class _BlockPlanner:
         return asked // steps, asked
 
 
-def _flags(case: Case, strategy: Strategy, available: int) -> Iterator[str]:
+def _flags(case: Case, strategy: Strategy, available: int, machine: Machine) -> Iterator[str]:
     """What can be said of a case's figures before they are measured."""
     if case.device == "cpu":
         if case.world_size > available:
             yield "oversubscribed"
         if strategy.communicates and strategy.processes == "per_device" and case.world_size > 1:
             yield "shared_cores"
+    if _are_mixed(case, available, machine):
+        yield "mixed_devices"
     yield from strategy.flags(case)
+
+
+def _are_mixed(case: Case, available: int, machine: Machine) -> bool:
+    """Whether the devices that the case would use are not all of one kind."""
+    if case.device == "cpu":
+        used = min(case.world_size, available) * (case.cores_per_device or 1)
+        speeds = machine.core_speeds[:used]
+        return bool(speeds) and min(speeds) < EQUALLY_FAST * max(speeds)
+    devices = machine.devices[: case.world_size] if case.device == machine.accelerator else ()
+    # In whole GiB: two of a kind may differ by what the driver keeps for itself.
+    return len({(one.name, round((one.memory_bytes or 0) / 2**30)) for one in devices}) > 1
 
 
 def _settings(block: Block) -> Iterator[Settings]:

@@ -46,6 +46,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     minor_faults_per_step: list[float | None] | None = None
     """Pages that the system gave a process in a step of the window: memory that an allocator had
     given back, and asks for again."""
+    clock_resolution_s: float | None = None
+    """Shortest time that the clock of the steps can tell from none."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,57 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Of computation on the host."""
 
 
+class HostConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """The host within a window; null where the system does not tell, or the window was short."""
+
+    others_load: float | None = None
+    """Work of other programs on the cores that the case may use, as a share of them: 0.5 is one of
+    two cores. Programs on the other thread of such a core count too."""
+    steal: float | None = None
+    """Share of those CPUs' time that the hypervisor gave to other machines."""
+    frequency_hz_mean: float | None = None
+    """Of the cores, at most eight of them looked at; the lowest and the highest are of the moments'
+    means."""
+    frequency_hz_min: float | None = None
+    frequency_hz_max: float | None = None
+    throttled_s: float | None = None
+    """Held back by the container's quota, summed over CPUs."""
+
+
+class DeviceConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """One device within a window, as NVML tells; null what it does not tell."""
+
+    utilisation: float | None = None
+    """Share of the time in which some kernel ran."""
+    clock_hz_mean: float | None = None
+    """Of the multiprocessors."""
+    clock_hz_min: float | None = None
+    clock_hz_max: float | None = None
+    temperature_c_max: float | None = None
+    power_w_mean: float | None = None
+    energy_j: float | None = None
+    """By the device's own counter, else mean power over the window."""
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    throttled: bool | None = None
+    """Whether heat, a power brake or the hardware slowed it down at some moment; that its power is
+    capped under load is normal."""
+    other_programs: int | None = None
+    """Processes of others that computed on it: the most at one moment."""
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What else went on while a window was timed, seen from the parent of the ranks."""
+
+    span_s: float
+    """From the first rank's begin to the last one's end, what lies between blocks included."""
+    host: HostConditions
+    devices: list[DeviceConditions] = []
+    """Per device of the case; none where NVML knows nothing of them."""
+    energy_per_sample_j: float | None = None
+    """Of all devices together; the host's own is not known."""
+
+
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the strategy trained the same model as one device would."""
 
@@ -183,6 +236,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     parity: Parity | None = None
     placement: list[Placement] | None = None
     """Per process."""
+    conditions: Conditions | None = None
+    """During the window of a timing pass."""
+    observers: list[str] | None = None
+    """What observed or slowed a process of a timing pass on purpose; null where nothing did."""
     flags: list[str] = []
     elapsed_s: float | None = None
     """The whole launch, from its decision to the end of its processes."""

@@ -246,12 +246,38 @@ def _environment(info: RunInfo) -> str:
     lines = [
         f"CPU: {environment.get('cpu')}, {len(cores) if isinstance(cores, list) else '?'} cores "
         f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
-        f"accelerators: {', '.join(device_names(info)) or 'none'}",
-        f"system: {environment.get('system')}",
+        f"accelerators: {', '.join(device_names(info)) or 'none'}"
+        + _known("; driver {}", environment.get("driver")),
+        f"system: {environment.get('system')}" + _surroundings(environment),
         "versions: " + ", ".join(f"{name} {v}" for name, v in info.versions.items()),
-        f"fingerprint: {info.environment_fingerprint}; source: {environment.get('source')}",
+        f"fingerprint: {info.environment_fingerprint}; source: {environment.get('source')}"
+        + _known("; commit {}", environment.get("commit")),
     ]
     return "\n".join(f"- {escape(line)}" for line in lines)
+
+
+def _surroundings(environment: Mapping[str, Any]) -> str:
+    """What shares the machine with the run, and who sets its clocks."""
+    governors, boost = environment.get("governors"), environment.get("boost")
+    return "".join(
+        (
+            _known(", in a container ({})", environment.get("container")),
+            ", on a virtual machine" if environment.get("virtualised") is True else "",
+            _known("; a quota of {} cores", environment.get("quota_cores")),
+            _known(
+                "; clock governor {}",
+                ", ".join(map(str, governors)) if isinstance(governors, list) else None,
+            ),
+            {True: ", boost on", False: ", boost off"}.get(boost, "")
+            if isinstance(boost, bool)
+            else "",
+        )
+    )
+
+
+def _known(words: str, fact: object) -> str:
+    """Words with a fact in them; nothing where there is none."""
+    return words.format(fact) if fact else ""
 
 
 def device_names(info: RunInfo) -> list[str]:

@@ -22,9 +22,13 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.errors import BenchError, Interruption, one_line
-from bench.measure.device import core_sets, used_before, visible_devices
+from bench.measure.conditions import conditions_of
+from bench.measure.device import core_sets, visible_devices
 from bench.measure.machine import probe
+from bench.measure.nvml import used_before
+from bench.measure.sampler import Sampler
 from bench.plan.case import Case, Effort, Machine
+from bench.records.record import Conditions
 from bench.run import server, worker
 from bench.run.outcome import Assignment, Job, RankOutcome
 from bench.run.rank import outcome_file, phase_file
@@ -140,10 +144,28 @@ class Launcher:
         )
         file = folder / "assignment.json"
         file.write_bytes(msgspec.json.encode(assignment))
-        ends = _run_elastic(file, folder / "logs", processes, effort.timeout_s)
-        outcomes = tuple(_outcome(folder, rank, ends) for rank in range(processes))
+        watch = Watch(processes, effort.timeout_s)
+        sampler = self._sampler(assignment, watch) if job == "timing" else None
+        ends = _run_elastic(file, folder / "logs", processes, watch, sampler)
+        first, *others = (_outcome(folder, rank, ends) for rank in range(processes))
+        if sampler is not None:
+            conditions = _conditions(sampler, case, (first, *others))
+            first = msgspec.structs.replace(first, conditions=conditions)
         shutil.rmtree(folder, ignore_errors=True)
-        return assignment, outcomes
+        return assignment, (first, *others)
+
+    def _sampler(self, assignment: Assignment, watch: Watch) -> Sampler:
+        """What looks at the cores and devices of a launch while it runs."""
+        case = assignment.case
+        cores = {core for share in assignment.cores for core in share}
+        if case.device != "cpu" and hasattr(os, "sched_getaffinity"):
+            cores = os.sched_getaffinity(0)  # ranks move near their devices by themselves
+        devices = self.machine.devices[: case.world_size] if case.device == "cuda" else ()
+        return Sampler(
+            cores=cores,
+            devices=[device.visible_as for device in devices],
+            pids=lambda: [*watch.pids(), *filter(None, [server.server_pid()])],
+        )
 
     def _environment(self, case: Case, folder: Path) -> dict[str, str]:
         environment = dict(visible_devices(case, self.machine))
@@ -157,7 +179,9 @@ class Launcher:
         return environment
 
 
-def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float) -> Ends:
+def _run_elastic(
+    assignment: Path, logs: Path, processes: int, watch: Watch, sampler: Sampler | None
+) -> Ends:
     """Start the ranks and wait for their end."""
     config = LaunchConfig(
         min_nodes=1,
@@ -177,7 +201,7 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
     # torch would bind ranks to NUMA nodes only where they are as many as there are devices, so that
     # 8 ranks ran bound and 4 unbound, and would start the driver before ranks have their variables.
     config.numa_options = None
-    with _quiet_launcher(), _restored_signals(), Watch(processes, timeout_s) as watch:
+    with _quiet_launcher(), _restored_signals(), watch, sampler or contextlib.nullcontext():
         try:
             elastic_launch(config, worker.main)(str(assignment))
         except ChildFailedError:
@@ -187,7 +211,25 @@ def _run_elastic(assignment: Path, logs: Path, processes: int, timeout_s: float)
                 raise Interruption(error.sigval) from error
     return Ends(
         exit_codes=[process.exitcode for process in watch.processes],
-        timed_out_s=timeout_s if watch.time_is_up else None,
+        timed_out_s=watch.limit_s if watch.time_is_up else None,
+    )
+
+
+def _conditions(
+    sampler: Sampler, case: Case, outcomes: tuple[RankOutcome, ...]
+) -> Conditions | None:
+    """The conditions while all ranks timed their steps; None where one of them did not."""
+    found = [outcome.measured for outcome in outcomes]
+    begins = [one.began_s for one in found if one is not None and one.began_s is not None]
+    ends = [one.ended_s for one in found if one is not None and one.ended_s is not None]
+    steps = [len(one.step_s) for one in found if one is not None]
+    if not (len(begins) == len(ends) == len(outcomes)):
+        return None
+    return conditions_of(
+        sampler.series(),
+        began_s=min(begins),
+        ended_s=max(ends),
+        samples=case.global_batch * steps[0],
     )
 
 

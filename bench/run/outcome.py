@@ -11,12 +11,14 @@ import msgspec
 
 from bench.measure.allocations import Allocations
 from bench.measure.collectives import Collective, bus_factor, costs
+from bench.measure.conditions import flags_of
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
 from bench.records.record import (
     CollectiveCost,
     Communication,
+    Conditions,
     Memory,
     Parity,
     Phases,
@@ -30,6 +32,8 @@ FAULT_S = 1e-6
 """What a page fault costs at least; on a virtual machine 2 us were seen, with the zeroing."""
 FAULTS_SHARE = 0.05
 """Of a window in page faults, from which they explain differences between rows."""
+COARSE = 0.01
+"""Of a median step, from which the clock's resolution matters."""
 DRIFT = 0.005
 """Share of the peak by which the bytes alive before and after steady steps may differ."""
 
@@ -93,6 +97,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: Literal["min_steps", "target_interval", "max_s"]
     minor_faults: int | None = None
     """Pages that the system gave the process during the window."""
+    clock_resolution_s: float | None = None
+    began_s: float | None = None
+    """Monotonic time before the window, and after it."""
+    ended_s: float | None = None
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +126,10 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first batches this rank trains on."""
     sync_pairs_s: list[tuple[float, float]] | None = None
     bucket_bytes: list[int] | None = None
+    observers: list[str] = []
+    """What observed or slowed the process on purpose while it timed its steps."""
+    conditions: Conditions | None = None
+    """Of the whole launch, as the parent saw it: with the first rank's outcome."""
     parity: Parity | None = None
     """This rank's own view: every rank compares the gradients that it holds."""
     log_tail: list[str] = []
@@ -153,6 +165,8 @@ def to_record(
         placement=[one.placement for one in outcomes if one.placement is not None] or None,
         flags=list(flags),
         environment=environment,
+        conditions=next((one.conditions for one in outcomes if one.conditions is not None), None),
+        observers=_observers(outcomes) or None,
     )
     if culprit is not None:
         assert culprit.failure is not None
@@ -238,6 +252,7 @@ def _with_timing(
                 None if one.minor_faults is None else one.minor_faults / len(one.step_s)
                 for one in found
             ],
+            clock_resolution_s=slowest.clock_resolution_s,
         ),
         throughput=Throughput(
             samples_per_s=samples_per_s(samples, [one.window_s for one in found]),
@@ -298,12 +313,44 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
         flags.append("no_warmup")
     if len({outcome.parameter_digest for outcome in outcomes}) > 1:
         flags.append("ranks_differ")
+    placements = [one.placement for one in outcomes if one.placement is not None]
+    if share_cores(placements, assignment.case.device):
+        flags.append("ranks_share_cores")
+    if _observers(outcomes):
+        flags.append("profiler_on")
+    if any(_is_coarse(outcome.measured) for outcome in outcomes):
+        flags.append("coarse_timer")
     if any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes):
         flags.append("page_faults")
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
     if len(set(batches)) < len(batches):  # a rank may well see a batch again, but not another's
         flags.append("duplicate_data")
+    for outcome in outcomes:
+        if outcome.conditions is not None:
+            flags += flags_of(outcome.conditions, assignment.case.device)
     return flags
+
+
+def share_cores(placements: Sequence[Placement], device_type: str) -> bool:
+    """Whether two processes have to take turns on a core.
+
+    On a CPU, where the cores are the device, if they have one in common. Those of accelerators may
+    share the cores near their devices, as long as there is one for each.
+    """
+    bound = [frozenset(one.cores) for one in placements if one.cores]
+    if device_type == "cpu":
+        return len(frozenset().union(*bound)) < sum(map(len, bound))
+    return any(sum(other <= one for other in bound) > len(one) for one in bound)
+
+
+def _is_coarse(measured: Measured | None) -> bool:
+    if measured is None or measured.clock_resolution_s is None:
+        return False
+    return measured.clock_resolution_s > COARSE * statistics.median(measured.step_s)
+
+
+def _observers(outcomes: Sequence[RankOutcome]) -> list[str]:
+    return sorted({name for outcome in outcomes for name in outcome.observers})
 
 
 def _faults_cost(measured: Measured | None) -> float:

@@ -13,6 +13,7 @@ from torch.profiler import profile, record_function
 from bench.measure import parity
 from bench.measure.allocations import read_allocations
 from bench.measure.memory import minor_faults
+from bench.measure.observers import observers
 from bench.measure.ranges import STEPS
 from bench.measure.trace import Event, read_events, read_steps
 from bench.run.loop import (
@@ -44,8 +45,11 @@ def measure_time(rank: Rank) -> Session:
     gc.collect()
     rank.device.reset_peaks()
     rank.note(phase="window")
+    observing = observers()
     faults = minor_faults()
+    began_s = time.monotonic()
     timed = run_window(engine, rank.assignment.effort.window, length)
+    ended_s = time.monotonic()
     more_faults = minor_faults()
     rank.note(
         measured=Measured(
@@ -57,7 +61,11 @@ def measure_time(rank: Rank) -> Session:
             block_steps=timed.block_steps,
             stopped_by=timed.stopped_by,
             minor_faults=None if faults is None or more_faults is None else more_faults - faults,
+            clock_resolution_s=engine.clock.resolution_s,
+            began_s=began_s,
+            ended_s=ended_s,
         ),
+        observers=sorted({*observing, *observers()}),
         memory=rank.device.peaks(),
         held=engine.session.held_bytes(),
         phase="check",

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from bench.errors import Interruption, OutputError
-from bench.measure.environment import collect, fingerprint, versions
+from bench.measure.environment import collect, comparable, fingerprint, versions
 from bench.plan.case import Machine, PlannedCase
 from bench.plan.matrix import expand
 from bench.plan.suite import Suite
@@ -133,7 +133,8 @@ def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) ->
     info = read_run(folder)
     environment = collect(machine)
     if fingerprint(environment) != info.environment_fingerprint:
-        changed = [key for key, value in environment.items() if value != info.environment.get(key)]
+        before, now = comparable(info.environment), comparable(environment)
+        changed = [key for key, value in now.items() if value != before[key]]
         raise OutputError(
             f"{folder}: was measured in another environment; it differs in {', '.join(changed)}"
         )

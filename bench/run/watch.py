@@ -72,10 +72,14 @@ class Watch:
         self.gave_up = False
         """Whether the launcher itself had to be interrupted: by SIGTERM to this process."""
         self._expected = expected
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._over = threading.Event()
         self._before = set(_children())
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that have been seen so far, ended ones included."""
+        return [one.pid for one in self.processes if one.pid is not None]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -86,7 +90,7 @@ class Watch:
         self._thread.join()
 
     def _watch(self) -> None:
-        deadline = time.monotonic() + self._limit_s
+        deadline = time.monotonic() + self.limit_s
         first_end: float | None = None
         while not self._over.wait(POLL_S if len(self.processes) == self._expected else START_S):
             self._look()
