@@ -91,14 +91,16 @@ def collect(machine: Machine, root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _devices(machine: Machine, root: Path) -> list[dict[str, Any]]:
-    plain: list[dict[str, Any]] = [msgspec.to_builtins(device) for device in machine.devices]
-    places = (
-        describe_devices(machine.devices) if machine.accelerator == "cuda" else [{}] * len(plain)
-    )
-    for device, place in zip(plain, places, strict=True):
-        bus = place.get("pci_bus")
-        device |= place | {"numa_node": numa_node(bus, root) if bus else None}
-    return plain
+    on_nvml = machine.accelerator == "cuda"
+    places = describe_devices(machine.devices) if on_nvml else [{} for _ in machine.devices]
+    return [
+        {
+            **msgspec.to_builtins(device),
+            **place,
+            "numa_node": numa_node(place["pci_bus"], root) if place.get("pci_bus") else None,
+        }
+        for device, place in zip(machine.devices, places, strict=True)
+    ]
 
 
 def _driver(machine: Machine, root: Path) -> str | None:

@@ -259,20 +259,16 @@ def _environment(info: RunInfo) -> str:
 def _surroundings(environment: Mapping[str, Any]) -> str:
     """What shares the machine with the run, and who sets its clocks."""
     governors, boost = environment.get("governors"), environment.get("boost")
-    return "".join(
-        (
-            _known(", in a container ({})", environment.get("container")),
-            ", on a virtual machine" if environment.get("virtualised") is True else "",
-            _known("; a quota of {} cores", environment.get("quota_cores")),
-            _known(
-                "; clock governor {}",
-                ", ".join(map(str, governors)) if isinstance(governors, list) else None,
-            ),
-            {True: ", boost on", False: ", boost off"}.get(boost, "")
-            if isinstance(boost, bool)
-            else "",
-        )
-    )
+    parts = [
+        _known(", in a container ({})", environment.get("container")),
+        ", on a virtual machine" if environment.get("virtualised") is True else "",
+        _known("; a quota of {} cores", environment.get("quota_cores")),
+    ]
+    if isinstance(governors, list):
+        parts.append(f"; clock governor {', '.join(map(str, governors))}")
+    if isinstance(boost, bool):
+        parts.append(f"; boost {'on' if boost else 'off'}")
+    return "".join(parts)
 
 
 def _known(words: str, fact: object) -> str:

@@ -133,8 +133,8 @@ def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) ->
     info = read_run(folder)
     environment = collect(machine)
     if fingerprint(environment) != info.environment_fingerprint:
-        before, now = comparable(info.environment), comparable(environment)
-        changed = [key for key, value in now.items() if value != before[key]]
+        then, current = comparable(info.environment), comparable(environment)
+        changed = [key for key, value in current.items() if value != then[key]]
         raise OutputError(
             f"{folder}: was measured in another environment; it differs in {', '.join(changed)}"
         )

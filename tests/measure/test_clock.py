@@ -41,6 +41,11 @@ def test_the_event_clock_waits_only_at_both_ends() -> None:
         assert sum(block.step_s) == pytest.approx(4.004, rel=1e-3)
 
 
+def test_clocks_know_how_fine_they_are() -> None:
+    assert 0 < HostClock().resolution_s < 1e-5
+    assert EventClock(lambda: None, lambda: None).resolution_s == 0.5e-6  # as CUDA documents
+
+
 def test_a_step_adds_up_its_micro_steps() -> None:
     block = fold(["forward", "backward", "forward", "backward", "optimizer"], [1, 2, 3, 4, 5], 15.0)
     assert block.phase_s == {"forward": [4.0], "backward": [6.0], "optimizer": [5.0]}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from bench.measure.device import (
     is_out_of_memory,
     near_cores,
     open_device,
-    used_before,
     visible_devices,
 )
 from bench.plan.case import Machine
@@ -265,35 +263,3 @@ def test_one_process_that_drives_several_devices_looks_at_each(
     assert [peak.process is not None for peak in peaks[1:]] == [False, False]
     device.enter(2)
     assert fake.calls[-1] == ("set_device_index", 2)
-
-
-class FakeNVMLError(Exception):
-    """Whatever NVML complains of."""
-
-
-def fake_nvml(used: dict[str, int]) -> Any:
-    def handle(uuid: str) -> str:
-        if uuid not in used:
-            raise FakeNVMLError(uuid)
-        return uuid
-
-    return SimpleNamespace(
-        NVMLError=FakeNVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetHandleByUUID=handle,
-        nvmlDeviceGetMemoryInfo=lambda uuid: SimpleNamespace(used=used[uuid]),
-    )
-
-
-def test_what_was_used_before_is_asked_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [device.visible_as for device in EIGHT_GPUS.devices]
-    nvml = fake_nvml({name: 10 * number for number, name in enumerate(names)})
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    case = make_case(device="cuda", world_size=3)
-    assert used_before(case, EIGHT_GPUS) == (0, 10, 20)
-    assert used_before(make_case(), EIGHT_GPUS) == ()
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml({}))
-    assert used_before(case, EIGHT_GPUS) == ()
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert used_before(case, EIGHT_GPUS) == ()

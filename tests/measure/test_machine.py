@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from bench.measure.machine import (
+    core_speeds,
     cpu_quota,
     one_per_core,
     parse_cpu_list,
@@ -16,6 +17,7 @@ from bench.measure.machine import (
     visible_name,
 )
 from bench.plan.case import Machine
+from tests.measure.trees import write_tree
 
 
 def test_the_child_finds_this_machine() -> None:
@@ -62,11 +64,21 @@ def test_cpu_lists() -> None:
 def test_the_containers_quota(
     tmp_path: Path, files: dict[str, str], expected: float | None
 ) -> None:
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    assert cpu_quota(tmp_path, "/box") == expected
+    assert cpu_quota(write_tree(tmp_path, files), "/box") == expected
+
+
+def test_cores_are_as_fast_as_the_system_says(tmp_path: Path) -> None:
+    assert core_speeds([0, 1], tmp_path) == ()
+    frequency = "cpu{}/cpufreq/cpuinfo_max_freq"
+    write_tree(tmp_path, {frequency.format(0): "5000000", frequency.format(1): "3800000"})
+    assert core_speeds([0, 1], tmp_path) == (5000000, 3800000)
+    assert core_speeds([0, 1, 2], tmp_path) == ()  # not known of all
+    write_tree(tmp_path, {"cpu0/cpu_capacity": "1024", "cpu1/cpu_capacity": "446"})
+    assert core_speeds([1, 0], tmp_path) == (446, 1024)
+
+
+def test_a_machine_written_down_by_an_earlier_version_is_read() -> None:
+    assert msgspec.json.decode(b'{"cores": [0, 1]}', type=Machine).core_speeds == ()
 
 
 @pytest.mark.parametrize(

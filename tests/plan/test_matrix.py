@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from bench.errors import BenchError, FilterError, SuiteError
-from bench.plan.case import Machine, PlannedCase, identify, original_of
+from bench.plan.case import DeviceInfo, Machine, PlannedCase, identify, original_of
 from bench.plan.matrix import expand
 from bench.plan.suite import parse_suite
 from bench.records.store import read_records
@@ -241,6 +241,40 @@ def test_more_ranks_than_cores_run_but_are_flagged() -> None:
     two, four = plan(block("world_sizes: [2, 4]"))
     assert (two.flags, two.skip_reason) == (("shared_cores",), None)
     assert (four.flags, four.skip_reason) == (("oversubscribed", "shared_cores"), None)
+
+
+def test_devices_of_several_kinds_are_flagged() -> None:
+    kinds = ["A", "A", "B"]
+    mixed = msgspec.structs.replace(
+        EIGHT_GPUS,
+        devices=tuple(DeviceInfo(name=kind, visible_as=f"{i}") for i, kind in enumerate(kinds)),
+    )
+    two, three = plan(block("world_sizes: [2, 3]"), mixed)
+    assert "mixed_devices" not in two.flags
+    assert "mixed_devices" in three.flags
+    sizes = [80 * 2**30, 80 * 2**30 - 2**20, 40 * 2**30]
+    mixed = msgspec.structs.replace(
+        EIGHT_GPUS,
+        devices=tuple(
+            DeviceInfo(name="A", visible_as=f"{i}", memory_bytes=size)
+            for i, size in enumerate(sizes)
+        ),
+    )
+    two, three = plan(block("world_sizes: [2, 3]"), mixed)
+    assert "mixed_devices" not in two.flags
+    assert "mixed_devices" in three.flags
+    on_cpu = plan(block("world_sizes: [3], device: cpu"), mixed)
+    assert "mixed_devices" not in on_cpu[0].flags
+
+
+def test_big_and_little_cores_are_devices_of_two_kinds() -> None:
+    text = block("world_sizes: [1, 2, 3]")
+    hybrid = Machine(cores=(0, 1, 2), core_speeds=(5_000_000, 4_900_000, 3_800_000))
+    seen = ["mixed_devices" in one.flags for one in plan(text, hybrid)]
+    assert seen == [False, False, True]
+    # A device of two cores, of which the second device's are not there.
+    pairs = plan(f"cores_per_device: 2\n{block('world_sizes: [2]')}", hybrid)
+    assert "mixed_devices" not in pairs[0].flags
 
 
 def test_auto_means_the_accelerator_where_there_is_one() -> None:

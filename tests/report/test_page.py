@@ -86,9 +86,33 @@ def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
         write_report(folder)
 
 
+def test_the_report_says_where_it_was_measured(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    info = make_info()
+    info.environment |= {
+        "system": "Linux 6.1 x86_64",
+        "driver": "580.95.05",
+        "governors": ["performance"],
+        "boost": False,
+        "quota_cores": 1.5,
+        "container": "docker",
+        "virtualised": True,
+        "commit": "abc123-dirty",
+    }
+    (folder / "run.json").write_bytes(msgspec.json.encode(info))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "- accelerators: none; driver 580.95.05\n" in text
+    assert (
+        "x86\\_64, in a container (docker), on a virtual machine; a quota of 1.5 cores; "
+        "clock governor performance; boost off\n"
+    ) in text
+    assert "; commit abc123-dirty\n" in text
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("devices", [{}]), ("devices", 3), ("memory_bytes", "x"), ("cores", None), ("cpu", None)],
+    [("devices", [{}]), ("devices", 3), ("memory_bytes", "x"), ("cores", None), ("cpu", None)]
+    + [("governors", 1), ("boost", "x"), ("container", [1]), ("commit", 3)],
 )
 def test_an_environment_of_odd_shape_is_no_obstacle(
     tmp_path: Path, field: str, value: object

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from bench.plan.case import Case, Effort
 from bench.run.launch import Launcher
-from bench.run.outcome import Job, RankOutcome, find_culprit, samples_per_s
+from bench.run.outcome import Job, RankOutcome, find_culprit, samples_per_s, to_record
 from tests.fakes import SHORT, make_case
 
 
@@ -66,6 +67,35 @@ def test_a_sleeping_workload_gives_its_rate_within_two_percent(launcher: Launche
     # 8 samples a step over both ranks; rank 1 sleeps 40 ms, rank 0 sleeps 20 ms and waits.
     rate = samples_per_s(8 * len(measured[0].step_s), [one.window_s for one in measured])
     assert rate == pytest.approx(8 / 0.04, rel=0.02)
+
+
+def test_a_timing_launch_is_watched(launcher: Launcher) -> None:
+    effort = msgspec.structs.replace(
+        SHORT, window=msgspec.structs.replace(SHORT.window, min_steps=20, max_s=2.0)
+    )
+    assignment, outcomes = launcher.launch_case(
+        faulty("SLEEPING"), effort, "timing", launch=0, processes=2
+    )
+    assert "sampler" not in {thread.name for thread in threading.enumerate()}
+    record = to_record(assignment, outcomes, run_id="r", environment="e", units=("token", 1))
+    conditions = record.conditions
+    assert conditions is not None
+    assert record.timing is not None
+    assert conditions.span_s >= max(record.timing.window_s)
+    assert conditions.span_s == pytest.approx(max(record.timing.window_s), rel=0.2)
+    host = conditions.host
+    for share in (host.others_load, host.steal):
+        assert share is None or 0.0 <= share <= 1.0
+    assert host.frequency_hz_mean is None or host.frequency_hz_mean > 1e8
+    assert host.throttled_s is None or host.throttled_s >= 0.0
+    assert conditions.devices == []
+    assert record.timing.clock_resolution_s is not None
+
+
+def test_only_timing_launches_are_watched(launcher: Launcher) -> None:
+    (outcome,) = launch(launcher, make_case(), "memory")
+    assert outcome.failure is None
+    assert outcome.conditions is None
 
 
 def test_ranks_are_pinned_to_cores_of_their_own(launcher: Launcher) -> None:

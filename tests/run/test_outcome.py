@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.analyze.checks import FLAGS
 from bench.measure.allocations import Allocations
 from bench.measure.memory import Peaks
 from bench.measure.trace import Span, StepsTrace
 from bench.plan.case import Effort
-from bench.records.record import Parity
+from bench.records.record import Conditions, HostConditions, Parity, Placement, Record
 from bench.run.outcome import (
     Assignment,
     Failure,
@@ -18,6 +19,7 @@ from bench.run.outcome import (
     RankOutcome,
     find_culprit,
     samples_per_s,
+    share_cores,
     to_record,
 )
 from tests.fakes import make_case
@@ -94,6 +96,74 @@ def test_what_is_wrong_with_a_measurement_is_flagged() -> None:
     assert again.flags == []  # a small data set, but not another rank's
     cold = record_of(outcome(0), outcome(1), effort=Effort(warmup_steps=0))
     assert cold.flags == ["no_warmup"]
+
+
+def placed(*cores: list[int]) -> list[Placement]:
+    return [Placement(cores=one, threads=len(one)) for one in cores]
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "expected"),
+    [
+        ("cpu", [[0], [1]], False),
+        ("cpu", [[0], [0]], True),
+        ("cpu", [[0, 1], [1, 2]], True),
+        ("cpu", [[0, 1]], False),
+        ("cpu", [[], []], False),  # a system that binds nothing
+        ("cuda", [[0, 1, 2, 3]] * 4, False),  # near the same devices, with a core for each
+        ("cuda", [[0]] * 2, True),
+        ("cuda", [[0, 1]] * 2 + [[2]] * 2, True),
+    ],
+)
+def test_processes_that_take_turns_on_a_core(
+    device: str, cores: list[list[int]], expected: bool
+) -> None:
+    assert share_cores(placed(*cores), device) is expected
+
+
+def test_ranks_on_one_core_are_flagged() -> None:
+    first, second = placed([0], [0])
+    record = record_of(outcome(0, placement=first), outcome(1, placement=second))
+    assert record.flags == ["ranks_share_cores"]
+
+
+def test_a_clock_that_is_coarse_for_the_steps_is_flagged() -> None:
+    def timed(resolution_s: float) -> Any:
+        measured = outcome(0, 0.1).measured
+        assert measured is not None
+        changed = msgspec.structs.replace(measured, clock_resolution_s=resolution_s)
+        return record_of(outcome(0, measured=changed))
+
+    fine, coarse = timed(0.0009), timed(0.0011)
+    assert (fine.flags, coarse.flags) == ([], ["coarse_timer"])
+    assert coarse.timing.clock_resolution_s == 0.0011
+
+
+def test_what_observed_the_ranks_is_named() -> None:
+    record = record_of(outcome(0, observers=["ptrace"]), outcome(1, observers=["a", "ptrace"]))
+    assert record.flags == ["profiler_on"]
+    assert record.observers == ["a", "ptrace"]
+    assert record_of(outcome(0), outcome(1)).observers is None
+
+
+def test_conditions_stand_in_the_record_and_are_flagged() -> None:
+    seen = Conditions(span_s=1.0, host=HostConditions(others_load=0.2, steal=0.1))
+    record = record_of(outcome(0, conditions=seen), outcome(1))
+    assert record.conditions == seen
+    assert record.flags == ["other_programs", "stolen"]
+    assert record_of(outcome(0), outcome(1)).conditions is None
+    line = msgspec.json.encode(record)
+    assert msgspec.json.decode(line, type=Record).conditions == seen
+    missing = {key: value for key, value in msgspec.json.decode(line).items() if key not in
+               {"conditions", "observers"}}  # fmt: skip
+    assert msgspec.convert(missing, Record).conditions is None  # as earlier versions wrote
+
+
+def test_every_flag_seen_while_measuring_is_explained() -> None:
+    seen = (
+        "ranks_share_cores throttled other_programs stolen mixed_devices coarse_timer profiler_on"
+    )
+    assert set(seen.split()) <= FLAGS.keys()
 
 
 def failure(reason: str, at_s: float | None, status: Any = "failed") -> Failure:
