@@ -61,7 +61,8 @@ def versions() -> dict[str, str]:
     built_with = {"cuda": torch.version.cuda, "hip": torch.version.hip}
     found |= {name: version for name, version in built_with.items() if version}
     if hasattr(torch._C, "_nccl_version"):
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        parts = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, parts))
     return found
 
 

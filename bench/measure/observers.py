@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from torch._C._autograd import _profiler_enabled
 
 from bench.measure.machine import read_text
 
@@ -45,10 +46,9 @@ def _of_python() -> Iterator[str]:
         yield "sys.settrace"
     if sys.getprofile() is not None:
         yield "sys.setprofile"
-    monitoring = getattr(sys, "monitoring", None)
-    for tool in range(MONITORING_TOOLS) if monitoring is not None else ():
-        if name := monitoring.get_tool(tool):
-            yield f"sys.monitoring ({name})"
+    if hasattr(sys, "monitoring"):
+        named = map(sys.monitoring.get_tool, range(MONITORING_TOOLS))
+        yield from (f"sys.monitoring ({name})" for name in named if name)
     if tracemalloc.is_tracing():
         yield "tracemalloc"
     if sys.flags.dev_mode:
@@ -56,7 +56,7 @@ def _of_python() -> Iterator[str]:
 
 
 def _of_torch() -> Iterator[str]:
-    if torch.autograd._profiler_enabled():
+    if _profiler_enabled():
         yield "torch.profiler"
     if torch.is_anomaly_enabled():
         yield "autograd's anomaly mode"

@@ -111,8 +111,17 @@ def test_the_report_says_where_it_was_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("devices", [{}]), ("devices", 3), ("memory_bytes", "x"), ("cores", None), ("cpu", None)]
-    + [("governors", 1), ("boost", "x"), ("container", [1]), ("commit", 3)],
+    [
+        ("devices", [{}]),
+        ("devices", 3),
+        ("memory_bytes", "x"),
+        ("cores", None),
+        ("cpu", None),
+        ("governors", 1),
+        ("boost", "x"),
+        ("container", [1]),
+        ("commit", 3),
+    ],
 )
 def test_an_environment_of_odd_shape_is_no_obstacle(
     tmp_path: Path, field: str, value: object
