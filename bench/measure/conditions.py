@@ -42,8 +42,8 @@ class HostSample:
     """Of it: idle, waiting for a disk, interrupts, stolen."""
     steal_s: float | None = None
     """Of it: given to other machines by the hypervisor."""
-    own_s: float = 0.0
-    """CPU time of our own processes."""
+    parent_s: float = 0.0
+    """CPU time of the process that looks, which is ours too."""
     frequency_hz: float | None = None
     """Mean over the cores at that moment."""
     throttled_s: float | None = None
@@ -93,7 +93,9 @@ Span = tuple[float, float]
 """Begin and end, monotonic."""
 
 
-def conditions_of(series: Series, *, began_s: float, ended_s: float, samples: int) -> Conditions:
+def conditions_of(
+    series: Series, *, began_s: float, ended_s: float, samples: int, ranks_cpu_s: float | None
+) -> Conditions:
     """The conditions within a window.
 
     Args:
@@ -101,6 +103,8 @@ def conditions_of(series: Series, *, began_s: float, ended_s: float, samples: in
         began_s: when the first rank began to time, monotonic.
         ended_s: when the last one ended.
         samples: that all devices together trained on within it.
+        ranks_cpu_s: CPU time that all ranks together took within it, by their own count: a process
+            that has ended can no longer be asked. None where one could not tell.
     """
     span = (began_s, ended_s)
     devices = [_device(one, span) for one in series.devices]
@@ -108,13 +112,13 @@ def conditions_of(series: Series, *, began_s: float, ended_s: float, samples: in
     all_told = bool(devices) and len(energies) == len(devices)
     return Conditions(
         span_s=ended_s - began_s,
-        host=_host(series, span),
+        host=_host(series, span, ranks_cpu_s),
         devices=devices,
         energy_per_sample_j=sum(energies) / samples if all_told and samples else None,
     )
 
 
-def _host(series: Series, span: Span) -> HostConditions:
+def _host(series: Series, span: Span, ranks_cpu_s: float | None) -> HostConditions:
     passed_s = span[1] - span[0]
     frequencies = within(series.host, lambda one: one.frequency_hz, span)
     others_load = steal = None
@@ -123,9 +127,11 @@ def _host(series: Series, span: Span) -> HostConditions:
         cpus_s = passed_s * series.cpus
         if COUNTED[0] <= counted_s / cpus_s <= COUNTED[1]:
             no_program_s = increase(series.host, lambda one: one.no_program_s, span) or 0.0
-            own_s = increase(series.host, lambda one: one.own_s, span) or 0.0
+            parent_s = increase(series.host, lambda one: one.parent_s, span) or 0.0
             steal_s = increase(series.host, lambda one: one.steal_s, span) or 0.0
-            others_load = _share(cpus_s - no_program_s - own_s, passed_s * series.cores)
+            if ranks_cpu_s is not None:
+                left_s = cpus_s - no_program_s - parent_s - ranks_cpu_s
+                others_load = _share(left_s, passed_s * series.cores)
             steal = _share(steal_s, cpus_s)
     return HostConditions(
         others_load=others_load,

@@ -184,8 +184,9 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 def read_text(path: Path) -> str:
     """What a file of the system says; empty where it cannot be read."""
     try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
+        with path.open("rb", buffering=0) as file:  # much is read, and often
+            return file.read().decode(errors="replace").strip()
+    except OSError:
         return ""
 
 

@@ -1,8 +1,8 @@
 """Look at the host's and the devices' counters, again and again, while a launch runs.
 
-The parent of the ranks does so from a thread. A look on a machine with two cores and no device
-costs PLACEHOLDER; where it costs more, there are fewer of them, so that the watching never takes
-more than a two-thousandth of one core.
+The parent of the ranks does so from a thread. A look at two cores and no device takes PLACEHOLDER.
+Where it takes longer, there are fewer of them, so that up to a millisecond a look the watching
+takes a two-thousandth of one core at most.
 """
 
 from __future__ import annotations
@@ -30,25 +30,20 @@ CLOCKS = 8
 """Cores whose clocks are read, of all that the case uses: each is a file."""
 IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL, GUEST = 3, 4, 5, 6, 7, 8
 """Columns of a CPU in ``/proc/stat``: see proc_stat(5). Guests' time is part of user's."""
-UTIME, STIME = 11, 12
-"""Columns behind the name in ``/proc/PID/stat``: see proc_pid_stat(5)."""
 
 
 class HostReader:
-    """Looks at the cores of a case, and at what our own processes took of them.
+    """Looks at the cores of a case.
 
     Idle time is exact where the kernel keeps it so, unlike the time of programs, which it counts by
     ticks; so what programs took is what the rest left.
 
     Args:
         cores: that the case may compute on.
-        pids: our other processes, as far as they have started.
         root: of the file system.
     """
 
-    def __init__(
-        self, cores: Iterable[int], pids: Callable[[], Iterable[int]], root: Path = Path("/")
-    ) -> None:
+    def __init__(self, cores: Iterable[int], root: Path = Path("/")) -> None:
         cpu = root / "sys/devices/system/cpu"
         used = sorted(cores)
         self.cores = len(one_per_core(used, lambda one: siblings(one, cpu)))
@@ -57,11 +52,8 @@ class HostReader:
         self.cpus = len(watched)
         """Logical ones: a program on the other thread of a core takes from the case too."""
         self._names = frozenset(f"cpu{one}" for one in watched)
-        self._pids = pids
         self._proc = root / "proc"
         self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        self._taken_s: dict[int, float] = {}
-        """By each of our processes, also by those that have ended since."""
         chosen = used[:: -(-len(used) // CLOCKS) or 1]
         clocks = [cpu / f"cpu{core}/cpufreq/scaling_cur_freq" for core in chosen]
         self._clocks = clocks if all(read_text(one) for one in clocks) else []
@@ -87,7 +79,7 @@ class HostReader:
             counted_s=counted,
             no_program_s=no_program,
             steal_s=steal,
-            own_s=self._own_s(),
+            parent_s=time.process_time(),
             frequency_hz=self._frequency_hz(thorough=thorough),
             throttled_s=sum(told) if told else None,
         )
@@ -107,14 +99,6 @@ class HostReader:
         if seen < self.cpus:
             return None, None, None
         return counted * self._tick_s, no_program * self._tick_s, steal * self._tick_s
-
-    def _own_s(self) -> float:
-        for pid in self._pids():
-            _, _, rest = read_text(self._proc / f"{pid}/stat").rpartition(")")
-            words = rest.split()
-            if len(words) > STIME:
-                self._taken_s[pid] = (int(words[UTIME]) + int(words[STIME])) * self._tick_s
-        return sum(self._taken_s.values()) + time.process_time()
 
     def _frequency_hz(self, *, thorough: bool) -> float | None:
         if self._clocks:
@@ -152,7 +136,7 @@ class Sampler:
     Args:
         cores: that the case may compute on.
         devices: UUIDs of the case's devices; none where NVML knows nothing of them.
-        pids: our other processes, as far as they have started.
+        pids: processes that use the devices for us, as far as they have started.
         root: of the file system.
     """
 
@@ -164,7 +148,7 @@ class Sampler:
         pids: Callable[[], Iterable[int]],
         root: Path = Path("/"),
     ) -> None:
-        self._host = HostReader(cores, pids, root)
+        self._host = HostReader(cores, root)
         self._names = devices
         self._pids = pids
         self._host_samples: list[HostSample] = []

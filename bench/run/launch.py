@@ -164,7 +164,7 @@ class Launcher:
         return Sampler(
             cores=cores,
             devices=[device.visible_as for device in devices],
-            pids=lambda: [*watch.pids(), *filter(None, [server.server_pid()])],
+            pids=watch.pids,
         )
 
     def _environment(self, case: Case, folder: Path) -> dict[str, str]:
@@ -219,17 +219,18 @@ def _conditions(
     sampler: Sampler, case: Case, outcomes: tuple[RankOutcome, ...]
 ) -> Conditions | None:
     """The conditions while all ranks timed their steps; None where one of them did not."""
-    found = [outcome.measured for outcome in outcomes]
-    begins = [one.began_s for one in found if one is not None and one.began_s is not None]
-    ends = [one.ended_s for one in found if one is not None and one.ended_s is not None]
-    steps = [len(one.step_s) for one in found if one is not None]
+    found = [outcome.measured for outcome in outcomes if outcome.measured is not None]
+    begins = [one.began_s for one in found if one.began_s is not None]
+    ends = [one.ended_s for one in found if one.ended_s is not None]
+    cpu_s = [one.cpu_s for one in found if one.cpu_s is not None]
     if not (len(begins) == len(ends) == len(outcomes)):
         return None
     return conditions_of(
         sampler.series(),
         began_s=min(begins),
         ended_s=max(ends),
-        samples=case.global_batch * steps[0],
+        samples=case.global_batch * len(found[0].step_s),
+        ranks_cpu_s=sum(cpu_s) if len(cpu_s) == len(outcomes) else None,
     )
 
 

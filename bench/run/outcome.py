@@ -101,6 +101,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float | None = None
     """Monotonic time before the window, and after it."""
     ended_s: float | None = None
+    cpu_s: float | None = None
+    """CPU time of all threads of the process between the two."""
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):

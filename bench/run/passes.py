@@ -47,9 +47,9 @@ def measure_time(rank: Rank) -> Session:
     rank.note(phase="window")
     observing = observers()
     faults = minor_faults()
-    began_s = time.monotonic()
+    began_s, cpu_began_s = time.monotonic(), time.process_time()
     timed = run_window(engine, rank.assignment.effort.window, length)
-    ended_s = time.monotonic()
+    ended_s, cpu_ended_s = time.monotonic(), time.process_time()
     more_faults = minor_faults()
     rank.note(
         measured=Measured(
@@ -64,6 +64,7 @@ def measure_time(rank: Rank) -> Session:
             clock_resolution_s=engine.clock.resolution_s,
             began_s=began_s,
             ended_s=ended_s,
+            cpu_s=cpu_ended_s - cpu_began_s,
         ),
         observers=sorted({*observing, *observers()}),
         memory=rank.device.peaks(),

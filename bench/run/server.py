@@ -55,14 +55,6 @@ def renew_server() -> None:
         start_server()
 
 
-def server_pid() -> int | None:
-    """Process id of the fork server; None where none runs."""
-    if START_METHOD != "forkserver":
-        return None
-    pid: int | None = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return pid
-
-
 def follow_parent(parent: int) -> None:
     """Die when the parent does, and at once if it has died already. Linux only.
 

@@ -19,7 +19,12 @@ from bench.records.record import Conditions, DeviceConditions, HostConditions
 
 
 def host_series(
-    *, idle: float, own: float, steal: float = 0.0, counted: float = 2.0, until_s: float = 20.0
+    *,
+    idle: float,
+    parent: float = 0.0,
+    steal: float = 0.0,
+    counted: float = 2.0,
+    until_s: float = 20.0,
 ) -> list[HostSample]:
     """Looks at two CPUs, four a second; arguments are seconds per second over both."""
     return [
@@ -28,7 +33,7 @@ def host_series(
             counted_s=1000 + counted * at_s,
             no_program_s=500 + (idle + steal) * at_s,
             steal_s=steal * at_s,
-            own_s=own * at_s,
+            parent_s=parent * at_s,
             throttled_s=3 + 0.1 * at_s,
             frequency_hz=3e9,
         )
@@ -36,8 +41,17 @@ def host_series(
     ]
 
 
-def conditions(series: Series, began_s: float = 5.1, ended_s: float = 15.3) -> Conditions:
-    return conditions_of(series, began_s=began_s, ended_s=ended_s, samples=100)
+def conditions(
+    series: Series, began_s: float = 5.1, ended_s: float = 15.3, *, ranks: float = 0.0
+) -> Conditions:
+    """Of a window of 10.2 s of 100 samples; the ranks take so many seconds a second."""
+    return conditions_of(
+        series,
+        began_s=began_s,
+        ended_s=ended_s,
+        samples=100,
+        ranks_cpu_s=ranks * (ended_s - began_s),
+    )
 
 
 def two_cores(**changes: Any) -> Series:
@@ -46,23 +60,27 @@ def two_cores(**changes: Any) -> Series:
 
 def test_what_programs_took_and_we_did_not_is_others() -> None:
     # Of two cores, one tenth is idle, one and a half are ours, 0.2 stolen: 0.2 are left.
-    host = conditions(two_cores(idle=0.1, own=1.5, steal=0.2)).host
+    host = conditions(two_cores(idle=0.1, parent=0.1, steal=0.2), ranks=1.4).host
     assert host.others_load == pytest.approx(0.1)
     assert host.steal == pytest.approx(0.1)
     assert host.throttled_s == pytest.approx(1.02)  # a tenth of 10.2 s
     assert host.frequency_hz_mean == 3e9
-    alone = conditions(two_cores(idle=0.1, own=1.95)).host
+    alone = conditions(two_cores(idle=0.1), ranks=1.95).host
     assert alone.others_load == 0.0  # counters of two kinds leave a little less than nothing
+    silent = conditions_of(
+        two_cores(idle=0.1), began_s=5.0, ended_s=15.0, samples=1, ranks_cpu_s=None
+    )
+    assert (silent.host.others_load, silent.host.steal) == (None, 0.0)
 
 
 def test_the_other_thread_of_a_core_counts_against_it() -> None:
-    series = Series(cores=1, cpus=2, host=host_series(idle=0.7, own=1.0))
-    assert conditions(series).host.others_load == pytest.approx(0.3)
+    series = Series(cores=1, cpus=2, host=host_series(idle=0.7))
+    assert conditions(series, ranks=1.0).host.others_load == pytest.approx(0.3)
 
 
 def test_the_series_is_cut_to_the_window() -> None:
     # Another program takes a whole core, but before 5 s and after 15 s only.
-    quiet = host_series(idle=1.0, own=1.0)
+    quiet = host_series(idle=1.0)
     loud = [
         replace(
             one, no_program_s=(one.no_program_s or 0) - min(one.at_s, 5) - max(one.at_s - 15, 0)
@@ -70,25 +88,25 @@ def test_the_series_is_cut_to_the_window() -> None:
         for one in quiet
     ]
     series = Series(cores=2, cpus=2, host=loud)
-    assert conditions(series, 5.1, 14.9).host.others_load == pytest.approx(0.0, abs=1e-9)
-    assert conditions(series, 0.0, 4.9).host.others_load == pytest.approx(0.5)
-    assert conditions(series, 2.5, 7.5).host.others_load == pytest.approx(0.25)
+    for window, expected in (((5.1, 14.9), 0.0), ((0.0, 4.9), 0.5), ((2.5, 7.5), 0.25)):
+        load = conditions(series, *window, ranks=1.0).host.others_load
+        assert load == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_window_too_short_for_the_kernels_counters_has_no_loads() -> None:
-    host = conditions(two_cores(idle=0.1, own=1.0), 5.0, 5.19).host
+    host = conditions(two_cores(idle=0.1), 5.0, 5.19).host
     assert (host.others_load, host.steal) == (None, None)
-    assert conditions(two_cores(idle=0.1, own=1.0), 5.0, 5.3).host.others_load is not None
+    assert conditions(two_cores(idle=0.1), 5.0, 5.3).host.others_load is not None
 
 
 def test_counters_that_cannot_be_of_these_cores_say_nothing() -> None:
     for counted in (0.0, 0.5, 4.0):
-        host = conditions(two_cores(idle=0.0, own=1.0, counted=counted)).host
+        host = conditions(two_cores(idle=0.0, counted=counted)).host
         assert (host.others_load, host.steal) == (None, None)
 
 
 def test_a_series_that_does_not_span_the_window_says_nothing() -> None:
-    host = conditions(two_cores(idle=0.1, own=1.0, until_s=10)).host
+    host = conditions(two_cores(idle=0.1, until_s=10)).host
     assert (host.others_load, host.throttled_s) == (None, None)
     nothing = conditions(Series(cores=2, cpus=2))
     assert (nothing.host, nothing.devices) == (HostConditions(), [])

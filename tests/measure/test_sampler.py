@@ -23,55 +23,41 @@ cpu8 1 0 0 0 0 0 0 0 0 0
 intr 12345 0 0"""
 
 
-def rank(user: int, system: int) -> str:
-    """A process whose name tries to be in the way."""
-    return f"77 (a) b) R 1 2 3 4 -1 5 6 7 8 9 {user} {system} 1000 1000 20 0 1 0"
-
-
 def no_pids() -> list[int]:
     return []
 
 
 def test_counters_are_those_of_the_cases_cores(tmp_path: Path) -> None:
     root = write_tree(tmp_path, {"proc/stat": STAT})
-    reader = HostReader([0], no_pids, root)
+    reader = HostReader([0], root)
     sample = reader.read(1.0, thorough=True)
     assert (reader.cores, reader.cpus) == (1, 1)
     assert sample.counted_s == pytest.approx(1190 * TICK_S)  # guests' time is in user's already
     assert sample.no_program_s == pytest.approx(1060 * TICK_S)
     assert sample.steal_s == pytest.approx(50 * TICK_S)
     assert (sample.frequency_hz, sample.throttled_s) == (None, None)
+    assert 0.0 < sample.parent_s <= time.process_time()
 
 
 def test_the_other_thread_of_a_core_is_watched_too(tmp_path: Path) -> None:
     siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     pairs = {siblings.format(cpu): "0,8" for cpu in (0, 8)}
-    reader = HostReader([0, 1], no_pids, write_tree(tmp_path, {"proc/stat": STAT, **pairs}))
+    reader = HostReader([0, 1], write_tree(tmp_path, {"proc/stat": STAT, **pairs}))
     assert (reader.cores, reader.cpus) == (2, 3)
     assert reader.read(1.0, thorough=True).counted_s == pytest.approx(3391 * TICK_S)
 
 
 def test_a_core_without_counters_makes_all_unknown(tmp_path: Path) -> None:
-    reader = HostReader([0, 5], no_pids, write_tree(tmp_path, {"proc/stat": STAT}))
+    reader = HostReader([0, 5], write_tree(tmp_path, {"proc/stat": STAT}))
     assert reader.read(1.0, thorough=True).counted_s is None
-    nothing = HostReader([0], no_pids, tmp_path / "none").read(1.0, thorough=True)
+    nothing = HostReader([0], tmp_path / "none").read(1.0, thorough=True)
     assert (nothing.counted_s, nothing.frequency_hz, nothing.throttled_s) == (None, None, None)
-
-
-def test_our_processes_are_remembered_when_they_have_ended(tmp_path: Path) -> None:
-    write_tree(tmp_path, {"proc/stat": STAT, "proc/77/stat": rank(300, 200)})
-    reader = HostReader([0], lambda: [77, 78], tmp_path)
-    before_s = time.process_time()
-    first = reader.read(1.0, thorough=False).own_s
-    assert first == pytest.approx(500 * TICK_S + before_s, abs=0.5)
-    (tmp_path / "proc/77/stat").unlink()
-    assert reader.read(2.0, thorough=False).own_s >= first
 
 
 def test_the_clock_is_the_mean_of_a_few_cores(tmp_path: Path) -> None:
     clock = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     files = {clock.format(core): str(1_000_000 + 1000 * core) for core in range(32)}
-    reader = HostReader(range(32), no_pids, write_tree(tmp_path, files))
+    reader = HostReader(range(32), write_tree(tmp_path, files))
     # Cores 0, 4 ... 28: eight of the 32, 1014 MHz on average.
     assert reader.read(1.0, thorough=False).frequency_hz == pytest.approx(1.014e9)
 
@@ -91,11 +77,11 @@ cpu MHz\t\t: 1.0
 
 def test_a_nominal_clock_is_no_measurement(tmp_path: Path) -> None:
     write_tree(tmp_path, {"proc/cpuinfo": CPUINFO.format(" aperfmperf")})
-    reader = HostReader([0, 1], no_pids, tmp_path)
+    reader = HostReader([0, 1], tmp_path)
     assert reader.read(1.0, thorough=True).frequency_hz == pytest.approx(2.50025e9)
     assert reader.read(1.0, thorough=False).frequency_hz is None  # reading it takes long
     write_tree(tmp_path, {"proc/cpuinfo": CPUINFO.format("")})
-    reader = HostReader([0, 1], no_pids, tmp_path)
+    reader = HostReader([0, 1], tmp_path)
     assert reader.read(1.0, thorough=True).frequency_hz is None
 
 
@@ -113,7 +99,7 @@ def test_time_held_back_by_a_quota(
 ) -> None:
     tree = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     root = write_tree(tmp_path, {"proc/self/cgroup": "0::/box", **tree})
-    assert HostReader([0], no_pids, root).read(1.0, thorough=False).throttled_s == expected
+    assert HostReader([0], root).read(1.0, thorough=False).throttled_s == expected
 
 
 def test_what_costs_more_is_looked_at_less_often() -> None:
@@ -141,7 +127,7 @@ def test_a_launch_is_watched_while_its_block_runs(monkeypatch: pytest.MonkeyPatc
     assert len(times) >= 3
     assert times == sorted(times)
     assert [len(one) for one in series.devices] == [len(times)] * 2
-    found = conditions_of(series, began_s=times[0], ended_s=times[-1], samples=1)
+    found = conditions_of(series, began_s=times[0], ended_s=times[-1], samples=1, ranks_cpu_s=0.0)
     assert [one.power_w_mean for one in found.devices] == [100.0, None]
     load = found.host.others_load
     assert load is None or 0.0 <= load <= 1.0
