@@ -1,8 +1,9 @@
 """The conditions in which a figure was measured, from what was read while the launch ran.
 
-Pure functions: a series of samples, cut to the window in which the ranks timed their steps, becomes
-the ``conditions`` of a record, and these become flags. Counters are interpolated at both ends of
-the window; what is read at a moment counts where the moment lies within it.
+Pure functions: what the first rank counted in its window, and what the parent of the ranks read all
+along, cut to that window, becomes the ``conditions`` of a record, and these become flags. Counters
+that the parent read are interpolated at both ends; what it read at a moment counts where the moment
+lies within the window.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from bench.measure.counters import CoresUse
 from bench.records.record import Conditions, DeviceConditions, HostConditions
 
-SHORTEST_S = 0.2
-"""Of a window whose loads can be told: the kernel's counters are 10 ms coarse."""
+SHORTEST_S = 0.5
+"""Of a window whose loads can be told: the kernel counts in steps of 10 ms, so that a core's load
+is wrong by a fiftieth at most."""
 COUNTED = (0.5, 1.5)
 """Between these shares of the time that passed lies what the kernel has counted of it; a sandbox
 that shows zeros, or another machine's counters, does not say what a core did."""
@@ -32,22 +35,14 @@ CLOCK_FALL = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class HostSample:
-    """One look at the host; seconds are counters since some time before."""
+    """One look at the host."""
 
     at_s: float
     """Monotonic."""
-    counted_s: float | None = None
-    """All that the kernel has counted of the watched CPUs' time."""
-    no_program_s: float | None = None
-    """Of it: idle, waiting for a disk, interrupts, stolen."""
-    steal_s: float | None = None
-    """Of it: given to other machines by the hypervisor."""
     parent_s: float = 0.0
-    """CPU time of the process that looks, which is ours too."""
+    """CPU time so far of the process that looks, which is ours as the ranks are."""
     frequency_hz: float | None = None
     """Mean over the cores at that moment."""
-    throttled_s: float | None = None
-    """Held back by a quota, summed over CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +73,6 @@ class DeviceSample:
 class Series:
     """All that was read during one launch, in the order of time."""
 
-    cores: int
-    """Physical cores that the case may use."""
-    cpus: int
-    """Logical CPUs of these cores, all of which were watched."""
     host: Sequence[HostSample] = ()
     devices: Sequence[Sequence[DeviceSample]] = ()
     """Per device of the case."""
@@ -93,54 +84,71 @@ Span = tuple[float, float]
 """Begin and end, monotonic."""
 
 
-def conditions_of(
-    series: Series, *, began_s: float, ended_s: float, samples: int, ranks_cpu_s: float | None
-) -> Conditions:
-    """The conditions within a window.
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """When the ranks timed their steps, and what they know of it."""
 
-    Args:
-        series: of the launch.
-        began_s: when the first rank began to time, monotonic.
-        ended_s: when the last one ended.
-        samples: that all devices together trained on within it.
-        ranks_cpu_s: CPU time that all ranks together took within it, by their own count: a process
-            that has ended can no longer be asked. None where one could not tell.
-    """
-    span = (began_s, ended_s)
+    began_s: float
+    """The first rank, monotonic."""
+    ended_s: float
+    """The last rank."""
+    samples: int
+    """That all devices together trained on."""
+    cpu_s: float | None
+    """CPU time of all ranks together, by their own count; None where one could not tell."""
+    cores_use: CoresUse | None
+
+
+def conditions_of(series: Series, window: Window) -> Conditions:
+    """The conditions within a window, from what was read during the launch."""
+    span = (window.began_s, window.ended_s)
     devices = [_device(one, span) for one in series.devices]
     energies = [one.energy_j for one in devices if one.energy_j is not None]
     all_told = bool(devices) and len(energies) == len(devices)
     return Conditions(
-        span_s=ended_s - began_s,
-        host=_host(series, span, ranks_cpu_s),
+        span_s=span[1] - span[0],
+        host=_host(series.host, window, span),
         devices=devices,
-        energy_per_sample_j=sum(energies) / samples if all_told and samples else None,
+        energy_per_sample_j=sum(energies) / window.samples if all_told and window.samples else None,
     )
 
 
-def _host(series: Series, span: Span, ranks_cpu_s: float | None) -> HostConditions:
-    passed_s = span[1] - span[0]
-    frequencies = within(series.host, lambda one: one.frequency_hz, span)
-    others_load = steal = None
-    counted_s = increase(series.host, lambda one: one.counted_s, span)
-    if passed_s >= SHORTEST_S and counted_s is not None:
-        cpus_s = passed_s * series.cpus
-        if COUNTED[0] <= counted_s / cpus_s <= COUNTED[1]:
-            no_program_s = increase(series.host, lambda one: one.no_program_s, span) or 0.0
-            parent_s = increase(series.host, lambda one: one.parent_s, span) or 0.0
-            steal_s = increase(series.host, lambda one: one.steal_s, span) or 0.0
-            if ranks_cpu_s is not None:
-                left_s = cpus_s - no_program_s - parent_s - ranks_cpu_s
-                others_load = _share(left_s, passed_s * series.cores)
-            steal = _share(steal_s, cpus_s)
+def _host(samples: Sequence[HostSample], window: Window, span: Span) -> HostConditions:
+    frequencies = within(samples, lambda one: one.frequency_hz, span)
+    parent_s = increase(samples, lambda one: one.parent_s, span) or 0.0
+    others_load, steal = _loads(window.cores_use, span[1] - span[0], window.cpu_s, parent_s)
     return HostConditions(
         others_load=others_load,
         steal=steal,
         frequency_hz_mean=mean(frequencies),
         frequency_hz_min=min(frequencies, default=None),
         frequency_hz_max=max(frequencies, default=None),
-        throttled_s=increase(series.host, lambda one: one.throttled_s, span),
+        throttled_s=None if window.cores_use is None else window.cores_use.throttled_s,
     )
+
+
+def _loads(
+    use: CoresUse | None, passed_s: float, ranks_s: float | None, parent_s: float
+) -> tuple[float | None, float | None]:
+    """(others' load, steal), as shares of the cores; None where that cannot be told.
+
+    What is neither idle, nor interrupts, nor stolen, nor ours is others': two cores for 10 s, of
+    which 6 s idle and 12 s ours, leave 2 s, a tenth.
+
+    >>> use = CoresUse(cores=2, cpus=2, counted_s=20.0, no_program_s=6.0, steal_s=1.0)
+    >>> _loads(use, 10.0, 12.0, 0.0)
+    (0.1, 0.05)
+    """
+    if use is None or use.counted_s is None or use.no_program_s is None or use.steal_s is None:
+        return None, None
+    cpus_s = passed_s * use.cpus
+    if passed_s < SHORTEST_S or not COUNTED[0] <= use.counted_s / cpus_s <= COUNTED[1]:
+        return None, None
+    steal = _share(use.steal_s, cpus_s)
+    if ranks_s is None:
+        return None, steal
+    left_s = cpus_s - use.no_program_s - ranks_s - parent_s
+    return _share(left_s, passed_s * use.cores), steal
 
 
 def _share(part: float, whole: float) -> float:

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.errors import BenchError, Interruption, one_line
-from bench.measure.conditions import conditions_of
+from bench.measure.conditions import Window, conditions_of
 from bench.measure.device import core_sets, visible_devices
 from bench.measure.machine import probe
 from bench.measure.nvml import used_before
@@ -124,6 +124,13 @@ class Launcher:
         self._count += 1
         folder = self.scratch / f"launch{self._count}"
         folder.mkdir(parents=True)
+        cores = tuple(
+            core_sets(
+                self.machine,
+                cores_per_device=case.cores_per_device,
+                devices=case.world_size // case.nodes,
+            )
+        )
         assignment = Assignment(
             job=job,
             case=case,
@@ -131,14 +138,9 @@ class Launcher:
             launch=launch,
             folder=str(folder),
             started_s=started_s,
-            cores=tuple(
-                core_sets(
-                    self.machine,
-                    cores_per_device=case.cores_per_device,
-                    devices=case.world_size // case.nodes,
-                )
-            ),
+            cores=cores,
             environment=self._environment(case, folder),
+            watched=_watched(case, cores),
             used_before=used_before(case, self.machine),
             reference=str(reference) if reference is not None else None,
         )
@@ -157,12 +159,9 @@ class Launcher:
     def _sampler(self, assignment: Assignment, watch: Watch) -> Sampler:
         """What looks at the cores and devices of a launch while it runs."""
         case = assignment.case
-        cores = {core for share in assignment.cores for core in share}
-        if case.device != "cpu" and hasattr(os, "sched_getaffinity"):
-            cores = os.sched_getaffinity(0)  # ranks move near their devices by themselves
         devices = self.machine.devices[: case.world_size] if case.device == "cuda" else ()
         return Sampler(
-            cores=cores,
+            cores=assignment.watched,
             devices=[device.visible_as for device in devices],
             pids=watch.pids,
         )
@@ -215,6 +214,13 @@ def _run_elastic(
     )
 
 
+def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Cores that the ranks may compute on: with accelerators, they move near them by themselves."""
+    if case.device != "cpu" and hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(sorted({core for share in cores for core in share}))
+
+
 def _conditions(
     sampler: Sampler, case: Case, outcomes: tuple[RankOutcome, ...]
 ) -> Conditions | None:
@@ -225,13 +231,14 @@ def _conditions(
     cpu_s = [one.cpu_s for one in found if one.cpu_s is not None]
     if not (len(begins) == len(ends) == len(outcomes)):
         return None
-    return conditions_of(
-        sampler.series(),
+    window = Window(
         began_s=min(begins),
         ended_s=max(ends),
         samples=case.global_batch * len(found[0].step_s),
-        ranks_cpu_s=sum(cpu_s) if len(cpu_s) == len(outcomes) else None,
+        cpu_s=sum(cpu_s) if len(cpu_s) == len(outcomes) else None,
+        cores_use=found[0].cores_use,
     )
+    return conditions_of(sampler.series(), window)
 
 
 @contextlib.contextmanager

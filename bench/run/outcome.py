@@ -12,6 +12,7 @@ import msgspec
 from bench.measure.allocations import Allocations
 from bench.measure.collectives import Collective, bus_factor, costs
 from bench.measure.conditions import flags_of
+from bench.measure.counters import CoresUse
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
@@ -63,6 +64,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The parent's monotonic clock when it decided to start."""
     cores: tuple[tuple[int, ...], ...]
     """Per device of the case on this host."""
+    watched: tuple[int, ...] = ()
+    """Cores that any process of the launch may compute on."""
     environment: dict[str, str]
     """Variables that the process must have before it touches a device."""
     used_before: tuple[int | None, ...] = ()
@@ -103,6 +106,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None = None
     cpu_s: float | None = None
     """CPU time of all threads of the process between the two."""
+    cores_use: CoresUse | None = None
+    """Of all watched cores between the two; by the first rank alone."""
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from torch.profiler import profile, record_function
 
 from bench.measure import parity
 from bench.measure.allocations import read_allocations
+from bench.measure.counters import Counters
 from bench.measure.memory import minor_faults
 from bench.measure.observers import observers
 from bench.measure.ranges import STEPS
@@ -47,9 +48,11 @@ def measure_time(rank: Rank) -> Session:
     rank.note(phase="window")
     observing = observers()
     faults = minor_faults()
+    counters = Counters(rank.assignment.watched) if rank.rank == 0 else None
     began_s, cpu_began_s = time.monotonic(), time.process_time()
     timed = run_window(engine, rank.assignment.effort.window, length)
     ended_s, cpu_ended_s = time.monotonic(), time.process_time()
+    cores_use = None if counters is None else counters.use()
     more_faults = minor_faults()
     rank.note(
         measured=Measured(
@@ -65,6 +68,7 @@ def measure_time(rank: Rank) -> Session:
             began_s=began_s,
             ended_s=ended_s,
             cpu_s=cpu_ended_s - cpu_began_s,
+            cores_use=cores_use,
         ),
         observers=sorted({*observing, *observers()}),
         memory=rank.device.peaks(),

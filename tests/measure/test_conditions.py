@@ -10,113 +10,91 @@ from bench.measure.conditions import (
     DeviceSample,
     HostSample,
     Series,
+    Window,
     conditions_of,
     flags_of,
     increase,
     within,
 )
+from bench.measure.counters import CoresUse
 from bench.records.record import Conditions, DeviceConditions, HostConditions
 
-
-def host_series(
-    *,
-    idle: float,
-    parent: float = 0.0,
-    steal: float = 0.0,
-    counted: float = 2.0,
-    until_s: float = 20.0,
-) -> list[HostSample]:
-    """Looks at two CPUs, four a second; arguments are seconds per second over both."""
-    return [
-        HostSample(
-            at_s=at_s,
-            counted_s=1000 + counted * at_s,
-            no_program_s=500 + (idle + steal) * at_s,
-            steal_s=steal * at_s,
-            parent_s=parent * at_s,
-            throttled_s=3 + 0.1 * at_s,
-            frequency_hz=3e9,
-        )
-        for at_s in (0.25 * number for number in range(int(until_s * 4) + 1))
-    ]
+NO_SERIES = Series()
 
 
-def conditions(
-    series: Series, began_s: float = 5.1, ended_s: float = 15.3, *, ranks: float = 0.0
-) -> Conditions:
-    """Of a window of 10.2 s of 100 samples; the ranks take so many seconds a second."""
-    return conditions_of(
-        series,
-        began_s=began_s,
-        ended_s=ended_s,
-        samples=100,
-        ranks_cpu_s=ranks * (ended_s - began_s),
+def use(*, idle_s: float, steal_s: float = 0.0, cores: int = 2, **changes: Any) -> CoresUse:
+    """Ten seconds of two logical CPUs."""
+    made = CoresUse(
+        cores=cores, cpus=2, counted_s=20.0, no_program_s=idle_s + steal_s, steal_s=steal_s
     )
+    return msgspec.structs.replace(made, **changes)
 
 
-def two_cores(**changes: Any) -> Series:
-    return Series(cores=2, cpus=2, host=host_series(**changes))
+def window(
+    cores_use: CoresUse | None = None,
+    *,
+    began_s: float = 5.0,
+    ended_s: float = 15.0,
+    ranks_s: float | None = 0.0,
+) -> Window:
+    return Window(began_s=began_s, ended_s=ended_s, samples=100, cpu_s=ranks_s, cores_use=cores_use)
 
 
 def test_what_programs_took_and_we_did_not_is_others() -> None:
-    # Of two cores, one tenth is idle, one and a half are ours, 0.2 stolen: 0.2 are left.
-    host = conditions(two_cores(idle=0.1, parent=0.1, steal=0.2), ranks=1.4).host
+    # Of 20 s, 1 s idle, 2 s stolen, 14 s the ranks', 1 s the parent's: 2 s are left.
+    series = Series(
+        host=[HostSample(at_s=at_s, parent_s=7 + 0.1 * at_s) for at_s in (4.0, 6.0, 14.0, 16.0)]
+    )
+    seen = use(idle_s=1.0, steal_s=2.0, throttled_s=0.5)
+    host = conditions_of(series, window(seen, ranks_s=14.0)).host
     assert host.others_load == pytest.approx(0.1)
     assert host.steal == pytest.approx(0.1)
-    assert host.throttled_s == pytest.approx(1.02)  # a tenth of 10.2 s
-    assert host.frequency_hz_mean == 3e9
-    alone = conditions(two_cores(idle=0.1), ranks=1.95).host
+    assert host.throttled_s == 0.5
+    alone = conditions_of(NO_SERIES, window(use(idle_s=1.0), ranks_s=19.5)).host
     assert alone.others_load == 0.0  # counters of two kinds leave a little less than nothing
-    silent = conditions_of(
-        two_cores(idle=0.1), began_s=5.0, ended_s=15.0, samples=1, ranks_cpu_s=None
-    )
-    assert (silent.host.others_load, silent.host.steal) == (None, 0.0)
+    silent = conditions_of(NO_SERIES, window(use(idle_s=1.0), ranks_s=None)).host
+    assert (silent.others_load, silent.steal) == (None, 0.0)
 
 
 def test_the_other_thread_of_a_core_counts_against_it() -> None:
-    series = Series(cores=1, cpus=2, host=host_series(idle=0.7))
-    assert conditions(series, ranks=1.0).host.others_load == pytest.approx(0.3)
-
-
-def test_the_series_is_cut_to_the_window() -> None:
-    # Another program takes a whole core, but before 5 s and after 15 s only.
-    quiet = host_series(idle=1.0)
-    loud = [
-        replace(
-            one, no_program_s=(one.no_program_s or 0) - min(one.at_s, 5) - max(one.at_s - 15, 0)
-        )
-        for one in quiet
-    ]
-    series = Series(cores=2, cpus=2, host=loud)
-    for window, expected in (((5.1, 14.9), 0.0), ((0.0, 4.9), 0.5), ((2.5, 7.5), 0.25)):
-        load = conditions(series, *window, ranks=1.0).host.others_load
-        assert load == pytest.approx(expected, abs=1e-9)
+    seen = use(idle_s=7.0, cores=1)
+    assert conditions_of(NO_SERIES, window(seen, ranks_s=10.0)).host.others_load == 0.3
 
 
 def test_a_window_too_short_for_the_kernels_counters_has_no_loads() -> None:
-    host = conditions(two_cores(idle=0.1), 5.0, 5.19).host
+    seen = use(idle_s=0.1, counted_s=0.98)
+    host = conditions_of(NO_SERIES, window(seen, began_s=5.0, ended_s=5.49)).host
     assert (host.others_load, host.steal) == (None, None)
-    assert conditions(two_cores(idle=0.1), 5.0, 5.3).host.others_load is not None
+    host = conditions_of(NO_SERIES, window(seen, began_s=5.0, ended_s=5.51)).host
+    assert host.others_load == pytest.approx(0.92 / 1.02)
 
 
-def test_counters_that_cannot_be_of_these_cores_say_nothing() -> None:
-    for counted in (0.0, 0.5, 4.0):
-        host = conditions(two_cores(idle=0.0, counted=counted)).host
-        assert (host.others_load, host.steal) == (None, None)
+@pytest.mark.parametrize("counted_s", [None, 0.0, 9.0, 31.0])
+def test_counters_that_cannot_be_of_these_cores_say_nothing(counted_s: float | None) -> None:
+    host = conditions_of(NO_SERIES, window(use(idle_s=0.0, counted_s=counted_s))).host
+    assert (host.others_load, host.steal) == (None, None)
 
 
-def test_a_series_that_does_not_span_the_window_says_nothing() -> None:
-    host = conditions(two_cores(idle=0.1, until_s=10)).host
-    assert (host.others_load, host.throttled_s) == (None, None)
-    nothing = conditions(Series(cores=2, cpus=2))
+def test_where_nothing_was_read_nothing_is_said() -> None:
+    nothing = conditions_of(NO_SERIES, window(began_s=5.1, ended_s=15.3))
     assert (nothing.host, nothing.devices) == (HostConditions(), [])
     assert nothing.energy_per_sample_j is None
     assert nothing.span_s == pytest.approx(10.2)
 
 
+def test_counters_are_interpolated_at_the_ends_of_the_window() -> None:
+    # One a second until 4 s, then three a second.
+    points = {0.0: 0.0, 2.0: 2.0, 4.0: 4.0, 6.0: 10.0}
+    samples = [HostSample(at_s=at_s, parent_s=value) for at_s, value in points.items()]
+    for span, expected in (((1.0, 3.0), 2.0), ((3.5, 5.0), 3.5), ((0.0, 6.0), 10.0)):
+        assert increase(samples, lambda one: one.parent_s, span) == pytest.approx(expected)
+    for span in ((-1.0, 3.0), (3.0, 6.1)):
+        assert increase(samples, lambda one: one.parent_s, span) is None
+
+
 def test_a_counter_that_wrapped_says_nothing() -> None:
-    samples = [HostSample(at_s=0.0, steal_s=9.0), HostSample(at_s=1.0, steal_s=1.0)]
-    assert increase(samples, lambda one: one.steal_s, (0.0, 1.0)) is None
+    samples = [HostSample(at_s=0.0, parent_s=9.0), HostSample(at_s=1.0, parent_s=1.0)]
+    assert increase(samples, lambda one: one.parent_s, (0.0, 1.0)) is None
 
 
 def test_moments_outside_of_the_window_do_not_count() -> None:
@@ -148,8 +126,8 @@ def device_samples(**changes: Any) -> list[DeviceSample]:
 
 
 def test_devices_within_the_window() -> None:
-    series = Series(cores=2, cpus=2, devices=[device_samples(), device_samples(power_w=None)])
-    found = conditions(series, 5.0, 15.0)
+    series = Series(devices=[device_samples(), device_samples(power_w=None)])
+    found = conditions_of(series, window())
     first, second = found.devices
     expected: dict[str, Any] = {
         "utilisation": 0.5,
@@ -171,17 +149,15 @@ def test_devices_within_the_window() -> None:
 
 def test_without_counters_rates_and_powers_are_averaged() -> None:
     no_counters: dict[str, Any] = {"energy_j": None, "pcie_rx_bytes": None}
-    series = Series(
-        cores=2, cpus=2, devices=[device_samples(**no_counters, pcie_rx_bytes_per_s=5e6)]
-    )
-    (device,) = conditions(series, 5.0, 15.0).devices
+    series = Series(devices=[device_samples(**no_counters, pcie_rx_bytes_per_s=5e6)])
+    (device,) = conditions_of(series, window()).devices
     assert device.energy_j == pytest.approx(3000.0)
     assert device.pcie_rx_bytes_per_s == pytest.approx(5e6)
 
 
 def test_energy_of_all_devices_or_none() -> None:
     silent = [DeviceSample(at_s=one.at_s) for one in device_samples()]
-    found = conditions(Series(cores=2, cpus=2, devices=[device_samples(), silent]))
+    found = conditions_of(Series(devices=[device_samples(), silent]), window())
     assert found.devices[1] == DeviceConditions()
     assert found.energy_per_sample_j is None
 
