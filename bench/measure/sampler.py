@@ -1,8 +1,9 @@
 """Look at clocks and devices, again and again, while a launch runs.
 
-The parent of the ranks does so from a thread. PLACEHOLDER
-Where a look takes longer, there are fewer of them, so that up to a millisecond a look the watching
-takes a two-thousandth of one core at most.
+The parent of the ranks does so from a thread. On a virtual machine that shows neither clocks nor
+devices a look took 0.13 ms of one core, waking up included: 0.05 % of it at four looks a second.
+Where looking takes long, there are fewer looks, so that it takes no more than as much again, up to
+a millisecond a look.
 """
 
 from __future__ import annotations

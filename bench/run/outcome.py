@@ -107,7 +107,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float | None = None
     """CPU time of all threads of the process between the two."""
     cores_use: CoresUse | None = None
-    """Of all watched cores between the two; by the first rank alone."""
+    """Of all watched cores between the two; by the first rank of a host alone."""
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):

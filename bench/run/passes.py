@@ -48,7 +48,7 @@ def measure_time(rank: Rank) -> Session:
     rank.note(phase="window")
     observing = observers()
     faults = minor_faults()
-    counters = Counters(rank.assignment.watched) if rank.rank == 0 else None
+    counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
     began_s, cpu_began_s = time.monotonic(), time.process_time()
     timed = run_window(engine, rank.assignment.effort.window, length)
     ended_s, cpu_ended_s = time.monotonic(), time.process_time()
