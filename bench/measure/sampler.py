@@ -2,8 +2,8 @@
 
 The parent of the ranks does so from a thread. On a virtual machine that shows neither clocks nor
 devices a look took 0.13 ms of one core, waking up included: 0.05 % of it at four looks a second.
-Where looking takes long, there are fewer looks, so that it takes no more than as much again, up to
-a millisecond a look.
+Where looking itself takes longer, there are fewer looks: up to a millisecond each, they stay within
+``COST_SHARE``.
 """
 
 from __future__ import annotations
