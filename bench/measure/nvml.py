@@ -15,12 +15,12 @@ from typing import Any
 from bench.measure.conditions import DeviceSample
 from bench.plan.case import Case, DeviceInfo, Machine
 
-VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Of a field's value, by the number of its type: nvmlValueType_t."""
 PATHS = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """Nearest common ancestor of two devices, nvmlGpuTopologyLevel_t, in the words of
 ``nvidia-smi topo``: one PCIe switch, several, a host bridge, a NUMA node, the whole system."""
-MAX_NVLINKS = 18
+MAX_NVLINKS = 36
 ENABLED = 1
 TO_SWITCH = 2
 """nvmlIntNvLinkDeviceType_t of an NVSwitch."""

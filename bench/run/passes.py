@@ -47,13 +47,13 @@ def measure_time(rank: Rank) -> Session:
     rank.device.reset_peaks()
     rank.note(phase="window")
     observing = observers()
-    faults = minor_faults()
     counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
+    faults = minor_faults()
     began_s, cpu_began_s = time.monotonic(), time.process_time()
     timed = run_window(engine, rank.assignment.effort.window, length)
     ended_s, cpu_ended_s = time.monotonic(), time.process_time()
-    cores_use = None if counters is None else counters.use()
     more_faults = minor_faults()
+    cores_use = None if counters is None else counters.use()
     rank.note(
         measured=Measured(
             first_step_s=warm.first_step_s,
