@@ -32,11 +32,13 @@ DETAILS = "Where time and memory go:"
 
 HOW_TO_READ = """\
 Throughput counts the samples of all devices together over the time of the slowest process. `±` is
-half of a 95 % interval, and brackets are its ends, from the spread between independent launches; a
-difference that the intervals do not separate may be noise. *Speedup* compares with one device
-without a wrapper, *vs itself on 1* with the same strategy on one device; *efficiency* is the
-speedup over the number of devices. *Step* is the time of one optimizer step on the slowest process:
-the median and the time that nine in ten do not exceed.
+half of a 95 % interval, and brackets are its ends, from the spread between independent launches.
+*Speedup* compares with one device without a wrapper, *vs itself on 1* with the same strategy on one
+device, *against ddp* with DDP at torch's defaults on as many devices; *efficiency* is the speedup
+over the number of devices. *No clear difference* means that noise may explain it: among all
+comparisons of this report, or because equal cases that were measured twice differed as much (the
+*noise floor*). *Step* is the time of one optimizer step on the slowest process: the median and the
+time that nine in ten do not exceed.
 
 *Tensor* memory is the largest total of live tensors in steady steps, on each device; *resident* all
 that a process holds, Python and libraries included; *reserved* what the allocator held, and
