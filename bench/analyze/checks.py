@@ -74,7 +74,7 @@ def flags_of_steps(launches: Sequence[Sequence[float]]) -> list[str]:
     Args:
         launches: seconds of each step of the window, on the slowest process, per launch.
     """
-    rules: dict[str, Callable[[Sequence[float]], bool]] = {
+    rules: dict[str, Callable[[Sequence[float]], int]] = {
         "warmup_not_over": has_slow_start,
         "drifting": has_trend,
         "bimodal": has_two_levels,
@@ -103,7 +103,7 @@ def flags_of_figures(
     """
     flags: list[str] = []
     if speedup is not None:
-        is_sure = speedup.low is None or speedup.low > devices
+        is_sure = speedup.low is not None and speedup.low > devices
         if is_sure and speedup.value > SUPERLINEAR * devices:
             flags.append("superlinear")
     if rate is not None and rate.half_width is not None and rate.half_width > WIDE * rate.value:

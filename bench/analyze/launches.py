@@ -1,10 +1,10 @@
 """What the launches of a run have in common, and what of each counts.
 
 A row's figure is that of a typical launch. Machines drift, and now and then a launch is slow for
-reasons of its own. A drift that all rows share is no scatter of any, and so is taken out of what
-intervals are made from (the figures stay as they were measured); a launch far off counts as one at
-the edge of what is usual (P. J. Huber, Robust estimation of a location parameter, Ann. Math. Stat.
-35 (1964)). Both are flagged.
+reasons of its own. A clear drift that all rows share is no scatter of any: figures are then taken
+as they would be in the middle of the run, so that rows with launches early and late can be
+compared. A launch far off counts as one at the edge of what is usual (P. J. Huber, Robust
+estimation of a location parameter, Ann. Math. Stat. 35 (1964)). Both are flagged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from scipy import special, stats
@@ -33,6 +33,10 @@ LEAST_SCATTER = 0.002
 """Scatter of launches below which nothing is called an outlier."""
 WIDE_SCATTER = 0.1
 """Standard deviation of launches, relative, that is large on any machine."""
+LEAST_TREND = 4
+"""Degrees of freedom that a trend needs beside it."""
+LEAST_ROUNDS = 8
+"""From which a trend is judged by the scatter of rounds; before, by that of launches."""
 DRIFTED = 0.01
 """Change over a run that is worth a word."""
 SURE = 0.001
@@ -44,6 +48,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     """On any scale that grows with time, the same for all rows of a run."""
+    round: int
+    """Launches of one round share a fork server, and whatever else moves all of them."""
     figure: float
 
 
@@ -54,6 +60,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """Relative: -0.03 when launches became 3 % slower."""
     slope: float
     """Of the logarithms, per unit of time."""
+    middle: float
+    """Of the run, on the launches' scale of time."""
     chance: float
     """Two-sided p-value of a straight line through the launches' deviations from their rows."""
 
@@ -64,26 +72,60 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drift_of(rows: Iterable[Sequence[Launch]]) -> Drift | None:
-    """The trend that the rows of a run share; None with fewer than two rows of two launches."""
+    """The trend that the rows of a run share; None where there are too few launches to see one.
+
+    A straight line through the launches' deviations from their rows, each row weighted by its
+    scatter. Rounds may move all their launches alike: where there are enough of them, the line's
+    error is that between rounds (K.-Y. Liang and S. L. Zeger, Longitudinal data analysis using
+    generalized linear models, Biometrika 73 (1986)).
+    """
     rows = [row for row in rows if len(row) > 1]
     freedom = sum(len(row) - 1 for row in rows) - 1
-    if freedom < 2:
+    if freedom < LEAST_TREND:
         return None
-    pairs: list[tuple[float, float]] = []
-    for row in rows:
-        logs = [math.log(launch.figure) for launch in row]
-        middle, level = statistics.fmean(launch.at for launch in row), statistics.fmean(logs)
-        pairs += [(launch.at - middle, log - level) for launch, log in zip(row, logs, strict=True)]
-    spread = sum(at * at for at, _ in pairs)
-    slope = sum(at * log for at, log in pairs) / spread
-    rest = sum((log - slope * at) ** 2 for at, log in pairs)
-    if rest == 0:
-        chance = 1.0 if slope == 0 else 0.0
-    else:
-        chance = 2 * float(special.stdtr(freedom, -abs(slope) / math.sqrt(rest / freedom / spread)))
+    typical = typical_scatter([math.log(one.figure) for one in row] for row in rows)
+    points = [point for row in rows for point in _deviations(row, typical)]
+    spread = sum(one.weight * one.at**2 for one in points)
+    slope = sum(one.weight * one.at * one.log for one in points) / spread
+    rests = [(one, one.log - slope * one.at) for one in points]
+    squared_error = sum(one.weight * rest**2 for one, rest in rests) / freedom / spread
+    rounds: dict[int, float] = {}
+    for one, rest in rests:
+        rounds[one.round] = rounds.get(one.round, 0.0) + one.weight * one.at * rest
+    if len(rounds) >= LEAST_ROUNDS:
+        freedom = len(rounds) - 2
+        between = sum(score**2 for score in rounds.values()) / spread**2
+        squared_error = between * len(rounds) / freedom
     times = [launch.at for row in rows for launch in row]
-    change = math.expm1(slope * (max(times) - min(times)))
-    return Drift(change=change, slope=slope, chance=chance)
+    return Drift(
+        change=math.expm1(slope * (max(times) - min(times))),
+        slope=slope,
+        middle=(max(times) + min(times)) / 2,
+        chance=_chance(slope, squared_error, freedom),
+    )
+
+
+class _Deviation(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch as it lies to the mean of its row."""
+
+    at: float
+    log: float
+    round: int
+    weight: float
+
+
+def _deviations(row: Sequence[Launch], typical: float) -> Iterator[_Deviation]:
+    logs = [math.log(launch.figure) for launch in row]
+    middle, level = statistics.fmean(launch.at for launch in row), statistics.fmean(logs)
+    weight = 1 / max(scale_of(logs), typical, LEAST_SCATTER) ** 2
+    for launch, log in zip(row, logs, strict=True):
+        yield _Deviation(at=launch.at - middle, log=log - level, round=launch.round, weight=weight)
+
+
+def _chance(slope: float, squared_error: float, freedom: int) -> float:
+    if squared_error == 0:
+        return 1.0 if slope == 0 else 0.0
+    return 2 * float(special.stdtr(freedom, -abs(slope) / math.sqrt(squared_error)))
 
 
 def counted(rows: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
@@ -97,18 +139,16 @@ def counted(rows: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
         drift and no launch stands far off.
     """
     drift = drift_of(rows.values())
-    slope = drift.slope if drift is not None and drift.is_clear else 0.0
-    logs = {key: _levelled(row, slope) for key, row in rows.items()}
+    logs = {key: _levelled(row, drift) for key, row in rows.items()}
     typical = typical_scatter(logs.values())
     return {key: [math.exp(log) for log in _clipped(row, typical)] for key, row in logs.items()}
 
 
-def _levelled(row: Sequence[Launch], slope: float) -> list[float]:
-    """Logarithms without a slope over time, and with the same mean as before."""
-    if not row:
-        return []
-    middle = statistics.fmean(launch.at for launch in row)
-    return [math.log(launch.figure) - slope * (launch.at - middle) for launch in row]
+def _levelled(row: Sequence[Launch], drift: Drift | None) -> list[float]:
+    """Logarithms as they would be in the middle of the run, if it drifted."""
+    if drift is None or not drift.is_clear:
+        return [math.log(launch.figure) for launch in row]
+    return [math.log(one.figure) - drift.slope * (one.at - drift.middle) for one in row]
 
 
 def _clipped(row: Sequence[float], typical: float) -> list[float]:

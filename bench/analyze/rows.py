@@ -58,6 +58,7 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
 
     comparison: Comparison
     """The second over the first."""
+    launches: list[Launch] = []
     problems: list[str] = []
     """Its launches that gave no result, with their reasons."""
 
@@ -157,7 +158,11 @@ def launches_of(records: Iterable[tuple[int, Record]]) -> list[Launch]:
     """
     latest = {record.key: (at, record) for at, record in records}  # a resumed launch replaces
     return [
-        Launch(at=at, figure=record.throughput.samples_per_s)
+        Launch(
+            at=at,
+            round=record.launch if record.round is None else record.round,
+            figure=record.throughput.samples_per_s,
+        )
         for at, record in latest.values()
         if record.pass_ == "timing" and record.status == "ok" and record.throughput is not None
     ]

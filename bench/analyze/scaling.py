@@ -94,11 +94,11 @@ def _with_twins(rows: Sequence[Row], noise: Noise) -> list[Row]:
 
 
 def _twin(row: Row, twin: Row, noise: Noise) -> Twin:
-    if not row.launches or not twin.launches:
-        reason = twin.reason if row.launches else row.reason
-        return Twin(comparison=Comparison(reason=reason), problems=twin.launch_problems)
-    ratio = ratio_of(twin.figures, row.figures, noise)
-    return Twin(comparison=Comparison(ratio=ratio), problems=twin.launch_problems)
+    if row.launches and twin.launches:
+        comparison = Comparison(ratio=ratio_of(twin.figures, row.figures, noise))
+    else:
+        comparison = Comparison(reason=twin.reason if row.launches else row.reason)
+    return Twin(comparison=comparison, launches=twin.launches, problems=twin.launch_problems)
 
 
 class _Others:

@@ -1,13 +1,14 @@
 """What the shape of a window's step times says: a slow start, a trend, two levels.
 
-Each rule was set so that steady noise sets it off in fewer than one row in a hundred; the tests
-beside it hold it to that.
+Each rule was set so that steady, independent noise sets it off in fewer than one row in a hundred;
+the tests beside it hold it to that.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from scipy import stats
@@ -25,7 +26,9 @@ SPLIT = 0.92
 APART = 0.05
 """Distance of two levels, relative to the lower."""
 LEAST_STEPS = 10
-LEAST_LAUNCHES = 8
+PARTS = 15
+"""Of a window, whose means show a trend."""
+LEAST_LAUNCHES = 10
 MINORITY = 0.15
 
 
@@ -38,15 +41,21 @@ def has_slow_start(steps: Sequence[float]) -> bool:
     return level > SLOW_START * statistics.median(rest) and min(first) > percentile(rest, 75)
 
 
-def has_trend(steps: Sequence[float]) -> bool:
-    """Whether steps became longer or shorter throughout a window (Kendall's tau)."""
+def has_trend(steps: Sequence[float]) -> int:
+    """Whether steps became longer (1) or shorter (-1) throughout a window, or neither (0).
+
+    Kendall's tau of the means of parts, since neighbouring steps are alike.
+    """
     if len(steps) < LEAST_STEPS:
-        return False
+        return 0
+    size = len(steps) // PARTS or 1
+    means = [statistics.fmean(steps[at : at + size]) for at in range(0, len(steps), size)]
     third = len(steps) // 3
     before, after = statistics.median(steps[:third]), statistics.median(steps[-third:])
-    if abs(after / before - 1) <= CHANGED:
-        return False
-    return float(stats.kendalltau(range(len(steps)), steps).pvalue) < SURE
+    tau = stats.kendalltau(range(len(means)), means)
+    if abs(after / before - 1) <= CHANGED or float(tau.pvalue) >= SURE:
+        return 0
+    return 1 if after > before else -1
 
 
 def has_two_levels(values: Sequence[float], least: int = LEAST_STEPS) -> bool:
@@ -74,6 +83,12 @@ def has_two_levels(values: Sequence[float], least: int = LEAST_STEPS) -> bool:
     return False
 
 
-def in_most(launches: Sequence[Sequence[float]], rule: Callable[[Sequence[float]], bool]) -> bool:
-    """Whether a rule holds in more than half of the launches: once is an accident."""
-    return sum(map(rule, launches)) > len(launches) / 2
+def in_most(launches: Sequence[Sequence[float]], rule: Callable[[Sequence[float]], int]) -> bool:
+    """Whether a rule holds, the same way, in more than half of the launches: once is an accident.
+
+    Args:
+        launches: steps of each.
+        rule: 0 where it does not hold.
+    """
+    found = Counter(one for one in map(rule, launches) if one)
+    return max(found.values(), default=0) > len(launches) / 2

@@ -6,7 +6,8 @@ factor for them is 4.3; but the other rows of a run were measured on the same ma
 hours, in turns. So each row's variance is drawn towards the run's, as far as the rows agree on
 theirs: G. K. Smyth, Linear models and empirical Bayes methods for assessing differential
 expression, Stat. Appl. Genet. Mol. Biol. 3 (2004), article 3. Where the rows' variances differ by
-more than chance explains, little is borrowed, and the interval is nearly Student's.
+more than chance explains, little is borrowed, and the interval is nearly Student's; and a row that
+plainly scatters more than the others borrows nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ CONFIDENCE = 0.95
 SAFETY = 1.2
 """Factor on the variance of a mean, set by simulation: it makes up for what launching again where
 intervals are wide, and tails that are not normal, take from the coverage."""
-LEAST_ROWS = 4
+LEAST_ROWS = 6
 """Rows that can say whether rows agree about their variance."""
+UNLIKE = 0.05
+"""Chance of a row's variance among the others', under which it borrows nothing from them."""
 LEAST_VARIANCE = 1e-8
 """Of a logarithm: no clock and no scheduler repeats a launch to better than 0.01 %."""
 
@@ -91,6 +94,8 @@ def noise_of(rows: Iterable[Sequence[float]]) -> Noise:
         ``NOTHING_KNOWN`` for fewer than ``LEAST_ROWS`` rows.
     """
     spreads = [(_variance(row), len(row) - 1) for row in rows if len(row) > 1]
+    # Launches that agree to the last digit say how they were made, not how a machine scatters.
+    spreads = [(variance, freedom) for variance, freedom in spreads if variance > LEAST_VARIANCE]
     if len(spreads) < LEAST_ROWS:
         return NOTHING_KNOWN
     centred = [
@@ -116,6 +121,8 @@ def centre_of(values: Sequence[float], noise: Noise = NOTHING_KNOWN) -> Centre:
     """
     own = len(values) - 1
     variance = _variance(values) if own else 0.0
+    if own and noise.freedom and _is_unlike(variance, own, noise):
+        noise = NOTHING_KNOWN
     if math.isinf(noise.freedom):
         variance = noise.variance
     elif own or noise.freedom:
@@ -126,6 +133,12 @@ def centre_of(values: Sequence[float], noise: Noise = NOTHING_KNOWN) -> Centre:
         freedom=min(noise.freedom + own, max(noise.most, own)),
         launches=len(values),
     )
+
+
+def _is_unlike(variance: float, freedom: int, noise: Noise) -> bool:
+    """Whether a row scatters more than one of the others would by chance (an F test)."""
+    others = min(noise.freedom, noise.most)
+    return float(special.fdtrc(freedom, others, variance / noise.variance)) < UNLIKE
 
 
 def figure_of(values: Sequence[float], noise: Noise = NOTHING_KNOWN) -> Estimate:
@@ -222,8 +235,7 @@ def _difference(
         one.squared_error**2 / one.freedom for one in (first, second) if 0 < one.freedom < math.inf
     ]
     freedom = squared_error**2 / sum(parts) if parts and squared_error else math.inf
-    most = noise.most if noise.freedom else math.inf
-    return first.mean - second.mean, squared_error, min(freedom, most)
+    return first.mean - second.mean, squared_error, min(freedom, max(noise.most, 1.0))
 
 
 def _estimate(log: float, squared_error: float, freedom: float, launches: int) -> Estimate:

@@ -241,6 +241,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     observers: list[str] | None = None
     """What observed or slowed a process of a timing pass on purpose; null where nothing did."""
     flags: list[str] = []
+    round: int | None = None
+    """Of timing: launches of one round were made one after the other, with one fork server."""
     elapsed_s: float | None = None
     """The whole launch, from its decision to the end of its processes."""
     environment: str

@@ -234,11 +234,15 @@ def _spent(info: RunInfo, records: Sequence[Record]) -> str:
 
 
 def _drift(rows: Sequence[Row]) -> str:
-    drift = drift_of([row.launches for row in rows])
+    twins = [row.twin.launches for row in rows if row.twin is not None]
+    drift = drift_of([*(row.launches for row in rows), *twins])
     if drift is None or not drift.is_clear:
         return ""
     way = "slower" if drift.change < 0 else "faster"
-    return f" From the first launch to the last all became {abs(drift.change):.1%} {way}."
+    return (
+        f" From the first launch to the last all became {abs(drift.change):.1%} {way}: figures are "
+        "given as in the middle of the run."
+    )
 
 
 def _environment(info: RunInfo) -> str:

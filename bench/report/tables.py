@@ -136,7 +136,7 @@ def _noise(rows: Sequence[Row]) -> str:
             if floor is not None
         )
     return (
-        f"Noise floor: {floor}. Equal cases, measured twice in this run, differed by no more: "
+        f"Noise floor: {floor}: by so much equal cases may differ here. Measured twice: "
         f"{'; '.join(pairs)}. A smaller difference is no clear difference."
     )
 

@@ -120,7 +120,9 @@ class Runner:
             begin = time.monotonic()
             record = self._run_step(step)
             elapsed_s = time.monotonic() - begin
-            record = self._keep(msgspec.structs.replace(record, elapsed_s=elapsed_s))
+            round_ = step.round if step.pass_ == "timing" else None
+            record = msgspec.structs.replace(record, elapsed_s=elapsed_s, round=round_)
+            self._keep(record)
             self._estimate.learn(record)
             self._done += 1
             self._progress.finished(

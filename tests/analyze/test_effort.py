@@ -12,7 +12,7 @@ from bench.plan.case import Effort
 
 def timed(rows: dict[str, list[float]]) -> dict[str, list[Launch]]:
     return {
-        key: [Launch(at=at, figure=figure) for at, figure in enumerate(row)]
+        key: [Launch(at=at, round=at, figure=figure) for at, figure in enumerate(row)]
         for key, row in rows.items()
     }
 
@@ -45,7 +45,7 @@ def test_one_launch_tells_nothing_and_the_most_is_the_most(
 
 def test_cases_that_may_have_nothing_more_still_say_what_noise_is() -> None:
     generator = random.Random(0)
-    figures = {str(i): [generator.gauss(100, 0.1) for _ in range(3)] for i in range(20)}
+    figures = {str(i): [generator.gauss(100, 0.3) for _ in range(3)] for i in range(20)}
     # Alone, three launches that happen to lie 1 % apart are 3 % uncertain.
     figures["own"] = [99.5, 100.0, 100.5]
     own = {"own": Effort(launch_interval=0.01)}

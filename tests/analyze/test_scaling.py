@@ -332,13 +332,13 @@ def test_sync_cost_comes_with_the_interval_of_its_pairs() -> None:
 def test_a_case_measured_twice_is_one_row_that_knows_what_noise_is() -> None:
     twin = identify(msgspec.structs.replace(PAIR, twin=True, id=""))
     assert original_of(twin) == PAIR
-    records = [*launches(PAIR, 99, 100, 101), *launches(twin, 97, 98, 99)]
+    records = [*launches(PAIR, 100, 99, 101), *launches(twin, 98, 99, 97)]
     (found,) = rows_of([PAIR, twin], records)
     assert found.case == PAIR
     assert found.twin is not None
     ratio = found.twin.comparison.ratio
     assert ratio is not None
-    assert ratio.value == pytest.approx(0.98, rel=1e-3)
+    assert ratio.value == pytest.approx(0.98, rel=2e-3)
 
 
 def test_a_second_measurement_that_failed_is_told() -> None:

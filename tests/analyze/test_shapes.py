@@ -67,5 +67,5 @@ def test_two_levels_are_seen_and_a_tail_is_not() -> None:
     # Levels 3 % apart are no one's concern, however clear.
     assert not has_two_levels([1.0, 1.03] * 20)
     assert not has_two_levels([1.0] * 20)
-    assert has_two_levels([1.0] * 4 + [1.2] * 4, LEAST_LAUNCHES)
-    assert not has_two_levels([1.0] * 4 + [1.2] * 3, LEAST_LAUNCHES)
+    assert has_two_levels([1.0] * 5 + [1.2] * 5, LEAST_LAUNCHES)
+    assert not has_two_levels([1.0] * 5 + [1.2] * 4, LEAST_LAUNCHES)

@@ -13,7 +13,16 @@ from bench.analyze.effort import cases_in_need, relative_width
 from bench.analyze.launches import drift_of, noisy_rows
 from bench.analyze.stats import figure_of, noise_of, ratio_of
 from bench.plan.case import Effort
-from tests.statistics.noise import MOST, Figures, Generator, Kind, counting, figures, launches
+from tests.statistics.noise import (
+    MOST,
+    Figures,
+    Generator,
+    Kind,
+    counting,
+    drift_line,
+    figures,
+    launches,
+)
 
 ROWS = 24
 FIRST = 3
@@ -48,13 +57,19 @@ class Tally:
         """Share of rows with a flag."""
         return statistics.fmean(self.flagged)
 
-    def add(self, rows: Figures, truth: float) -> None:
-        """Analyse one report as the report itself would."""
+    def add(self, rows: Figures, truth: float, watched: int | None = None) -> None:
+        """Analyse one report as the report itself would.
+
+        Args:
+            rows: of the report.
+            truth: logarithm that each row's figure means to be.
+            watched: count only so many rows, the first.
+        """
         made = launches(rows)
         noisy, drift = noisy_rows(made), drift_of(made.values())
         rows = counting(rows)
         noise = noise_of(rows)
-        for index, row in enumerate(rows):
+        for index, row in enumerate(rows if watched is None else rows[:watched]):
             estimate = figure_of(row, noise)
             self.figure.append(bool(estimate.includes(math.exp(truth))))
             self.flagged.append(str(index) in noisy or (drift is not None and drift.is_clear))
@@ -68,7 +83,7 @@ def fixed(kind: Kind, random: Generator, *, count: int, reports: int) -> Tally:
     """As many launches for all rows."""
     tally = Tally()
     for _ in range(reports):
-        tally.add(figures(kind.draw(random, ROWS, count)), kind.truth)
+        tally.add(figures(kind.draw(random, ROWS, count)), kind.truth, kind.watched)
     return tally
 
 
@@ -78,10 +93,10 @@ def adaptive(kind: Kind, random: Generator, *, interval: float, reports: int) ->
     for _ in range(reports):
         logs = kind.draw(random, ROWS, MOST)
         rows = by_rule(figures(logs), interval=interval)
-        # The truth of a run that drifted is its middle: what was measured, the drift included.
+        # The truth of a run that drifted is its middle.
         visited = max(map(len, rows))
-        drifted = float(np.mean(kind.draw(random, 4000, MOST)[:, :visited])) if kind.drifts else 0.0
-        tally.add(rows, kind.truth + drifted)
+        drifted = float(np.mean(drift_line(MOST)[:visited])) if kind.drifts else 0.0
+        tally.add(rows, kind.truth + drifted, kind.watched)
     return tally
 
 

@@ -35,6 +35,8 @@ class Kind:
     name: str
     draw: Callable[[Generator, int, int], np.ndarray]
     drifts: bool = False
+    watched: int | None = None
+    """Rows, the first, whose coverage is asked; None for all."""
     truth: float = 0.0
     """Median of a launch's logarithm, which a row's figure means to be."""
 
@@ -50,9 +52,14 @@ def _heavy(random: Generator, rows: int, rounds: int) -> np.ndarray:
 
 
 def _drift(random: Generator, rows: int, rounds: int) -> np.ndarray:
-    line = np.linspace(0.5, -0.5, rounds) * DRIFT * SIGMA
-    noise: np.ndarray = _normal(random, rows, rounds) + line
+    noise: np.ndarray = _normal(random, rows, rounds) + drift_line(rounds)
     return noise
+
+
+def drift_line(rounds: int) -> np.ndarray:
+    """What the drift adds to each round."""
+    line: np.ndarray = np.linspace(0.5, -0.5, rounds) * DRIFT * SIGMA
+    return line
 
 
 def _uneven(random: Generator, rows: int, rounds: int) -> np.ndarray:
@@ -70,8 +77,33 @@ def _mixture_median() -> float:
 NORMAL = Kind(name="normal, 2 %", draw=_normal)
 HEAVY = Kind(name="one launch in ten 8 sd slow", draw=_heavy, truth=_mixture_median())
 DRIFTING = Kind(name="drift by 2 sd over the run", draw=_drift, drifts=True)
+
+
+def _odd(random: Generator, rows: int, rounds: int) -> np.ndarray:
+    """One row scatters by 5 %, all others by 2 %."""
+    scatter = np.ones((rows, 1))
+    scatter[0] = 2.5
+    noise: np.ndarray = _normal(random, rows, rounds) * scatter
+    return noise
+
+
+def _rounds(random: Generator, rows: int, rounds: int) -> np.ndarray:
+    """Rounds that move all their launches alike, by half as much as launches scatter."""
+    noise: np.ndarray = _normal(random, rows, rounds) + random.normal(0, SIGMA / 2, rounds)
+    return noise
+
+
+def _uneven_drift(random: Generator, rows: int, rounds: int) -> np.ndarray:
+    noise: np.ndarray = _uneven(random, rows, rounds) + drift_line(rounds)
+    return noise
+
+
 UNEVEN = Kind(name="normal, rows unlike in scatter", draw=_uneven)
-KINDS = (NORMAL, HEAVY, DRIFTING, UNEVEN)
+ODD = Kind(name="the one row of 24 at 5 %", draw=_odd, watched=1)
+ROUNDS = Kind(name="rounds that move all alike, 1 %", draw=_rounds)
+UNEVEN_DRIFT = Kind(name="drift, rows unlike in scatter", draw=_uneven_drift, drifts=True)
+PROMISED = (NORMAL, HEAVY, DRIFTING)
+KINDS = (*PROMISED, UNEVEN, ODD, ROUNDS, UNEVEN_DRIFT)
 
 
 def figures(logs: np.ndarray) -> Figures:
@@ -82,7 +114,9 @@ def figures(logs: np.ndarray) -> Figures:
 def launches(rows: Sequence[Sequence[float]]) -> dict[str, list[Launch]]:
     """Launches made round by round: the round is the time."""
     return {
-        str(number): [Launch(at=float(at), figure=figure) for at, figure in enumerate(row)]
+        str(number): [
+            Launch(at=float(at), round=at, figure=figure) for at, figure in enumerate(row)
+        ]
         for number, row in enumerate(rows)
     }
 
