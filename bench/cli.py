@@ -93,7 +93,12 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     launches: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Independent launches of each case.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Exactly so many launches of each case; the suite's budget_s is not used.",
+        ),
     ] = None,
 ) -> None:
     """Measure a suite; prints the scaling tables and where the results are."""
@@ -152,7 +157,8 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
         _print_json(planned)
         return
     for number, one in enumerate(planned, start=1):
-        note = f"   skipped: {one.skip_reason}" if one.skip_reason else ""
+        twin = "   twin" if one.case.twin else ""
+        note = f"{twin}   skipped: {one.skip_reason}" if one.skip_reason else twin
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
     from bench.run.schedule import schedule
@@ -162,6 +168,8 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
         f"cases: {len(planned)}, {skips} of them skipped; launches: {len(schedule(planned, 0))}, "
         "proofs and the passes for communication and memory included"
     )
+    if described.budget_s and launches is None:
+        _print(f"and up to {described.budget_s:g} s more where intervals are wider than asked")
 
 
 @app.command("list")

@@ -75,13 +75,13 @@ class Interruption(BaseException):
         return 128 + int(self.signum)
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str, many: str | None = None) -> str:
     """A number of things.
 
-    >>> plural(1, "core"), plural(2, "core")
-    ('1 core', '2 cores')
+    >>> plural(1, "core"), plural(2, "core"), plural(2, "launch", "launches")
+    ('1 core', '2 cores', '2 launches')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

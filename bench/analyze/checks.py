@@ -21,6 +21,14 @@ SLOWED = 1.25
 OVER_LINK = 1.05
 """Factor over a link's rate from which a bandwidth cannot be the link's alone."""
 
+UNFIT = {
+    "oversubscribed": "more devices than sets of cores",
+    "ranks_share_cores": "ranks share cores",
+    "no_warmup": "measured without warm-up",
+    "profiler_on": "measured while something observed the program",
+}
+"""Flags of rows that are compared with nothing, and why."""
+
 FLAGS = {
     "oversubscribed": "more devices than sets of cores: nothing follows about scaling",
     "no_warmup": "no step before the window: start-up costs are in the figure",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from bench.analyze.checks import flags_of_figures
+from bench.analyze.checks import UNFIT, flags_of_figures
 from bench.analyze.launches import counted, drift_of, noisy_rows
 from bench.analyze.rows import Comparison, Row, Twin, launches_of, row_of
 from bench.analyze.shapes import LEAST_LAUNCHES, has_two_levels
@@ -28,13 +28,6 @@ BUCKET_OPTION = "bucket_cap_mb"
 OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps")
 """What "the same strategy on one device" must share beyond what all baselines do."""
 
-UNFIT = {
-    "oversubscribed": "more devices than sets of cores",
-    "ranks_share_cores": "ranks share cores",
-    "no_warmup": "measured without warm-up",
-    "profiler_on": "measured while something observed the program",
-}
-"""Flags of rows that are compared with nothing, and why."""
 UNFIT_BASELINE = {"ranks_share_cores", "no_warmup", "profiler_on", "unequal_environments"}
 """Flags of rows that nothing is compared with."""
 
@@ -84,12 +77,13 @@ def rows_of(
 def _with_twins(rows: Sequence[Row], noise: Noise) -> list[Row]:
     """The rows without those that only repeat another, which is told what its repeat gave."""
     twins = {original_of(row.case).id: row for row in rows if row.case.twin}
+    originals = {row.case.id for row in rows}
     return [
         msgspec.structs.replace(row, twin=_twin(row, twins[row.case.id], noise))
         if row.case.id in twins
         else row
         for row in rows
-        if not row.case.twin
+        if not row.case.twin or original_of(row.case).id not in originals
     ]
 
 

@@ -123,8 +123,13 @@ def _host(samples: Sequence[HostSample], window: Window, span: Span) -> HostCond
         frequency_hz_mean=mean(frequencies),
         frequency_hz_min=min(frequencies, default=None),
         frequency_hz_max=max(frequencies, default=None),
-        throttled_s=None if window.cores_use is None else window.cores_use.throttled_s,
+        throttled_s=_throttled_s(window.cores_use),
     )
+
+
+def _throttled_s(use: CoresUse | None) -> float | None:
+    """Time that a core was held back; the kernel adds up over all of them."""
+    return None if use is None or use.throttled_s is None else use.throttled_s / use.cpus
 
 
 def _loads(

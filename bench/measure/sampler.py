@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
+from bench.errors import one_line
 from bench.measure.conditions import DeviceSample, HostSample, Series
 from bench.measure.machine import read_text
 from bench.measure.nvml import DeviceReader, Nvml, opened
@@ -101,6 +102,8 @@ class Sampler:
         self._pids = pids
         self._host_samples: list[HostSample] = []
         self._device_samples: list[list[DeviceSample]] = []
+        self.fault: str | None = None
+        """Why looking ended before the launch, if it did."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sampler", daemon=True)
 
@@ -117,6 +120,12 @@ class Sampler:
         return Series(host=self._host_samples, devices=self._device_samples)
 
     def _watch(self) -> None:
+        try:
+            self._look_until_over()
+        except Exception as error:  # noqa: BLE001 - no measurement is lost to its circumstances
+            self.fault = one_line(f"{type(error).__name__}: {error}")
+
+    def _look_until_over(self) -> None:
         with contextlib.ExitStack() as stack:
             nvml = stack.enter_context(opened()) if self._names else None
             readers = self._readers(nvml)

@@ -69,13 +69,14 @@ def expand(
     planned: dict[str, PlannedCase] = {}
     for block in suite.blocks:
         for candidate in _BlockPlanner(suite, block, machine).expand():
-            if not wanted(candidate.case):
+            # A twin goes with its original: alone it shows nothing.
+            if not wanted(msgspec.structs.replace(candidate.case, twin=False)):
                 continue
             first = planned.setdefault(candidate.case.id, candidate)
             if first.effort != candidate.effort:
                 raise SuiteError(
-                    f"plans {candidate.case.id} a second time, with other launches, warm-up or "
-                    "window",
+                    f"plans {candidate.case.id} a second time, with another "
+                    f"{' and '.join(_changed(first.effort, candidate.effort))}",
                     source=suite.source,
                     path=block.path,
                 )
@@ -110,6 +111,10 @@ class _BlockPlanner:
         for index, (reference, axes) in enumerate(self.block.workloads):
             for settings in _settings(self.block):
                 effort = _effort(settings)
+                if effort.max_launches < effort.launches and self._asks_for("max_launches"):
+                    raise self._error(
+                        f"is less than the {effort.launches} launches of each case", "max_launches"
+                    )
                 device = self.machine.device_type(settings.device)
                 for model in self._models(reference, axes, device, f"workloads[{index}]"):
                     for way, world_size in _way_sizes(ways, self.block.world_sizes):
@@ -123,6 +128,9 @@ class _BlockPlanner:
 
     def _error(self, message: str, path: str) -> SuiteError:
         return SuiteError(message, source=self.suite.source, path=f"{self.block.path}.{path}")
+
+    def _asks_for(self, setting: str) -> bool:
+        return setting in self.block.axes
 
     def _ways(self) -> list[_Way]:
         ways: list[_Way] = []
@@ -312,6 +320,11 @@ def _plain(value: Any) -> str:
 def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
+
+
+def _changed(first: Effort, second: Effort) -> list[str]:
+    names = Effort.__struct_fields__
+    return [name for name in names if getattr(first, name) != getattr(second, name)]
 
 
 def _effort(settings: Settings) -> Effort:

@@ -156,7 +156,7 @@ class HostConditions(msgspec.Struct, frozen=True, kw_only=True):
     frequency_hz_min: float | None = None
     frequency_hz_max: float | None = None
     throttled_s: float | None = None
-    """Held back by the container's quota, summed over CPUs."""
+    """Held back by the container's quota, mean of the CPUs."""
 
 
 class DeviceConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,6 +245,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Of timing: launches of one round were made one after the other, with one fork server."""
     elapsed_s: float | None = None
     """The whole launch, from its decision to the end of its processes."""
+    restart_s: float | None = None
+    """Of the fork server, before the first launch of a round."""
     environment: str
     """Fingerprint of the environment in ``run.json``."""
 

@@ -19,7 +19,8 @@ import msgspec
 from bench.analyze.rows import Row
 from bench.errors import BenchError
 from bench.records.store import write_atomically
-from bench.report.tables import GIB, Table, known, memory_of, variants
+from bench.report.notes import variants
+from bench.report.tables import GIB, Table, known, memory_of
 
 COLOURS = {
     "single": "#4d4d4d",
@@ -192,6 +193,7 @@ def _speedup(rows: Sequence[Row]) -> Any:
     for row in rows:
         if row.speedup.ratio is not None:
             drawn.setdefault(looks.of(row)[0], []).append((row.case.world_size, row))
+    tops: list[tuple[float, float]] = []
     for number, points in enumerate(drawn.values()):
         points.sort(key=lambda point: point[0])
         shift = (number - (len(drawn) - 1) / 2) * 0.008 * (sizes[-1] - sizes[0])
@@ -200,6 +202,8 @@ def _speedup(rows: Sequence[Row]) -> Any:
         values = [ratio.value for ratio in ratios if ratio is not None]
         below = [r.value - r.low if r and r.low is not None else 0.0 for r in ratios]
         above = [r.high - r.value if r and r.high is not None else 0.0 for r in ratios]
+        tops += [(size + shift, r.high) for (size, _), r in zip(points, ratios, strict=True)
+                 if r and r.high is not None]  # fmt: skip
         axes.errorbar(
             [size + shift for size, _ in points], values, yerr=[below, above], label=label,
             color=colour, marker=marker, markersize=5, capsize=3, linewidth=1.5,
@@ -208,10 +212,22 @@ def _speedup(rows: Sequence[Row]) -> Any:
     axes.set_xlabel("devices")
     axes.set_ylabel("speedup over one device without a wrapper")
     shown = [row.speedup.ratio.value for row in rows if row.speedup.ratio is not None]
-    axes.set_ylim(0, 1.2 * max([*shown, min(sizes[-1], 2 * max(shown))]))  # cuts wide intervals
+    top = 1.2 * max([*shown, min(sizes[-1], 2 * max(shown))])
+    axes.set_ylim(0, top)
+    _mark_cut(axes, [(size, high) for size, high in tops if high > top])
     axes.grid(alpha=0.3)
     _legend(figure, axes)
     return figure
+
+
+def _mark_cut(axes: Any, points: Sequence[tuple[float, float]]) -> None:
+    """An arrow where an interval goes on beyond the chart, which would else show nothing but it."""
+    _, top = axes.get_ylim()
+    for place, _ in points:
+        axes.annotate(
+            "▲", (place, top), (0, -1), textcoords="offset points", ha="center", va="top",
+            fontsize=7, color="#333333", annotation_clip=False,
+        )  # fmt: skip
 
 
 def _bars(
@@ -256,6 +272,8 @@ def _why_missing(row: Row) -> str:
 
 
 def _throughput(rows: Sequence[Row]) -> Any:
+    tops: list[tuple[float, float]] = []
+
     def draw(
         axes: Any, row: Row, left: float, width: float, look: tuple[str, str, str, str]
     ) -> bool:
@@ -263,11 +281,15 @@ def _throughput(rows: Sequence[Row]) -> Any:
             return False
         label, colour, _, hatch = look
         scale = row.units_per_sample
-        half = row.samples_per_s.half_width
+        low, high = row.samples_per_s.low, row.samples_per_s.high
+        value = row.samples_per_s.value
+        ends = None
+        if low is not None and high is not None:
+            ends = [[(value - low) * scale], [(high - value) * scale]]
+            tops.append((left + width / 2, high * scale))
         axes.bar(
-            left, row.samples_per_s.value * scale, width, align="edge", color=colour, hatch=hatch,
-            edgecolor="white", label=label, yerr=None if half is None else half * scale,
-            capsize=3, error_kw={"linewidth": 1},
+            left, value * scale, width, align="edge", color=colour, hatch=hatch,
+            edgecolor="white", label=label, yerr=ends, capsize=3, error_kw={"linewidth": 1},
         )  # fmt: skip
         return True
 
@@ -277,7 +299,9 @@ def _throughput(rows: Sequence[Row]) -> Any:
         for row in rows
         if row.samples_per_s is not None and not row.is_proved_wrong
     ]
-    axes.set_ylim(0, 1.25 * max(rates))  # cuts intervals that say nothing
+    top = 1.25 * max(rates)
+    axes.set_ylim(0, top)
+    _mark_cut(axes, [point for point in tops if point[1] > top])
     axes.yaxis.set_major_formatter("{x:,g}")
     unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
     axes.set_ylabel(f"{unit}s per second, all devices together")

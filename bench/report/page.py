@@ -6,6 +6,7 @@ Never imports torch: a report can be made again anywhere, from the files alone.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import warnings
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from bench.analyze.effort import further_s, relative_width
 from bench.analyze.launches import drift_of
 from bench.analyze.rows import Row, condensed
 from bench.analyze.scaling import rows_of
@@ -23,7 +25,8 @@ from bench.plan.case import PlannedCase
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report.charts import Chart, are_readable, write_charts
-from bench.report.tables import Column, Footnotes, Table, render, tables_of
+from bench.report.notes import Footnotes, Which
+from bench.report.tables import TERMINAL, Column, Style, Table, render, tables_of
 
 REPORT = "report.md"
 
@@ -70,6 +73,8 @@ def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
     """
     info = read_run(folder)
     records = [condensed(record) for record in iterate_records(folder)]
+    if info.ended_by == "complete":  # what was interrupted on the way was done again, or not needed
+        records = [record for record in records if record.status != "interrupted"]
     try:
         planned = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
     except msgspec.ValidationError as error:
@@ -153,32 +158,26 @@ def picture(title: str, place: str) -> str:
 
 def scaling(table: Table) -> tuple[Footnotes, str]:
     """The first table of a workload, and what its marks refer to."""
-    return _render(table, table.columns, details=False)
+    return _render(table, table.columns, "scaling")
 
 
-def _render(table: Table, columns: Sequence[Column], *, details: bool) -> tuple[Footnotes, str]:
+def _render(table: Table, columns: Sequence[Column], which: Which) -> tuple[Footnotes, str]:
     notes = Footnotes()
-    text = render(
-        table.rows,
-        columns,
-        details=details,
-        style="github",
-        mark=lambda note: f"<sup>{notes.mark(note)}</sup>",
-        strike=lambda cell: f"~~{cell}~~",
-        escape=escape,
-    )
+    text = render(table.rows, columns, which, notes, MARKDOWN)
     return notes, text
 
 
 def footnotes(notes: Footnotes) -> str:
-    """A table's notes as a numbered list."""
-    return "\n".join(f"{n}. {escape(text)}" for n, text in enumerate(notes.texts, 1))
+    """A table's notes: those of all rows, then a numbered list."""
+    numbered = "\n".join(f"{n}. {escape(text)}" for n, text in enumerate(notes.texts, 1))
+    common = "\n".join(f"- All rows: {escape(text)}" for text in notes.common)
+    return "\n\n".join(part for part in (common, numbered) if part)
 
 
 def section(table: Table) -> list[str]:
     """The two tables of one workload, each with its footnotes."""
     notes, text = scaling(table)
-    more, details = _render(table, table.details, details=True)
+    more, details = _render(table, table.details, "details")
     return [text, escape(table.noise), footnotes(notes), DETAILS, details, footnotes(more)]
 
 
@@ -187,17 +186,11 @@ def plain(rows: Sequence[Row]) -> str:
     parts = []
     for table in tables_of(rows, compact=True):
         notes = Footnotes()
-        text = render(
-            table.rows,
-            table.columns,
-            details=False,
-            style="simple",
-            mark=notes.mark,
-            strike=lambda cell: f"({cell})",
-            escape=str,
-        )
+        text = render(table.rows, table.columns, "terminal", notes, TERMINAL)
         parts += [f"{table.title}: {table.rule}", text, table.noise]
-        parts.append("\n".join(f"[{n}] {text}" for n, text in enumerate(notes.texts, 1)))
+        common = [f"All rows: {text}" for text in notes.common]
+        numbered = [f"[{n}] {text}" for n, text in enumerate(notes.texts, 1)]
+        parts.append("\n".join([*common, *numbered]))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -208,28 +201,36 @@ def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> st
         f"{count} {'measured' if status == 'ok' else status.replace('_', ' ')}"
         for status, count in counts.items()
     )
-    twice = sum(row.twin is not None for row in rows)
+    twice = sum(row.twin is not None and bool(row.twin.launches) for row in rows)
     words += f", {twice} of them twice" if twice else ""
     ended = f"ended {info.ended_at} ({info.ended_by})" if info.ended_at else "has not ended"
     return (
-        f"{plural(len(rows), 'case')}: {words}. {_spent(info, records)}{_drift(rows)} "
+        f"{plural(len(rows), 'case')}: {words}. {_spent(info, records, rows)}{_drift(rows)} "
         f"Started {info.started_at}, {ended}; order of launches from seed {info.seed}."
     )
 
 
-def _spent(info: RunInfo, records: Sequence[Record]) -> str:
-    """Launches, and what went into those beyond the plan's own number."""
+def _spent(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
+    """Launches, what went into those beyond the plan's own number, and what that left wide."""
     timed = [one for one in records if one.pass_ == "timing" and one.status == "ok"]
-    words = "1 timed launch." if len(timed) == 1 else f"{len(timed)} timed launches."
+    words = f"{plural(len(timed), 'timed launch', 'timed launches')}."
     budget_s = info.suite.get("budget_s")
-    if not budget_s:
+    if not isinstance(budget_s, int | float) or budget_s <= 0:
         return words
-    own = {one["case"]["id"]: one["effort"]["launches"] for one in info.suite.get("planned", [])}
-    further = [one for one in timed if one.launch >= own.get(one.case.id, one.launch + 1)]
-    spent_s = sum(one.elapsed_s or 0.0 for one in further)
+    efforts = {one["case"]["id"]: one["effort"] for one in info.suite.get("planned", [])}
+    own = {id_: effort["launches"] for id_, effort in efforts.items()}
+    further = sum(one.launch >= own.get(one.case.id, one.launch + 1) for one in timed)
+    wide = [
+        row
+        for row in rows
+        if row.samples_per_s is not None
+        and (relative_width(row.samples_per_s) or 0.0)
+        > efforts.get(row.case.id, {}).get("launch_interval", math.inf)
+    ]
     return (
-        f"{words} {len(further)} of them beyond the plan's, where intervals were wider than asked: "
-        f"{spent_s:.0f} s of a budget of {budget_s:.0f} s."
+        f"{words} {further} of them beyond the plan's, where intervals were wider than asked: "
+        f"{further_s(records, own):.0f} s of a budget of {budget_s:.0f} s; "
+        f"{plural(len(wide), 'interval')} still wider than asked."
     )
 
 
@@ -293,3 +294,11 @@ def escape(text: str) -> str:
     """Text that markdown shows as it is, on one line."""
     flat = " ".join(text.split())
     return re.sub(r"([\\|`*_~<>\[\]#])", r"\\\1", flat)
+
+
+MARKDOWN = Style(
+    name="github",
+    mark=lambda numbers: f"<sup>{numbers}</sup>",
+    strike=lambda cell: f"~~{cell}~~",
+    escape=escape,
+)

@@ -8,18 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from tabulate import tabulate
 
-from bench.analyze.checks import FLAGS
 from bench.analyze.rows import PEAKS, Comparison, Row, family
 from bench.analyze.stats import Estimate
-from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import UNSAFE, Case
+from bench.report.notes import Footnotes, Which, noise_sentence, notes_of, parity_of, variants
 
-DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift"})
-"""Flags that concern what the second table shows, too."""
-NAMED_BY_VALUE = ("precision", "optimizer", "backend")
-"""Fields whose values say what they are of."""
 GIB = 2**30
+WIDE = 0.2
+"""Half width of an interval, relative, from which its ends are given."""
 DASH = "–"
 REFERENCE = "the reference"
 
@@ -53,19 +50,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """Which of ``PEAKS`` the memory column shows."""
     noise: str
     """What equal cases differed by, in words."""
-
-
-class Footnotes:
-    """Numbers the notes of one table; equal notes share a number."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def mark(self, text: str) -> str:
-        """The note's number, as it stands in a cell."""
-        if text not in self.texts:
-            self.texts.append(text)
-        return f"[{self.texts.index(text) + 1}]"
 
 
 def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
@@ -102,47 +86,8 @@ def _table(rows: list[Row], title: str, stem: str, *, compact: bool) -> Table:
         columns=_compact_columns(rows, memory) if compact else _columns(rows, memory),
         details=_details(rows, memory),
         memory=memory,
-        noise=_noise(rows),
+        noise=noise_sentence(rows),
     )
-
-
-def _noise(rows: Sequence[Row]) -> str:
-    """What the pairs of equal cases showed, and what follows for all differences of the table."""
-    name = variants(rows)
-    pairs: list[str] = []
-    for row in rows:
-        if row.twin is None:
-            continue
-        ratio, what = row.twin.comparison.ratio, f"{name(row.case)} on {_devices(row)}"
-        if ratio is None:
-            pairs.append(f"{what}: no second figure, {row.twin.comparison.reason}")
-        elif ratio.low is None or ratio.high is None:
-            pairs.append(f"{what}: {ratio.value - 1:+.1%} (1 launch, no interval)")
-        else:
-            ends = f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
-            pairs.append(f"{what}: {ratio.value - 1:+.1%} ({ends})")
-    if not pairs:
-        return "Noise floor: unknown, since no case was measured twice."
-    floors = {row.case.world_size: noise_floor(rows, row.case.world_size) for row in rows}
-    known = [floor for floor in floors.values() if floor is not None]
-    if not known:
-        return f"Noise floor: unknown. {'; '.join(pairs)}."
-    if len(set(known)) == 1:
-        floor = f"{known[0]:.1%}"
-    else:
-        floor = ", ".join(
-            f"{floor:.1%} on {plural(size, 'device')}"
-            for size, floor in floors.items()
-            if floor is not None
-        )
-    return (
-        f"Noise floor: {floor}: by so much equal cases may differ here. Measured twice: "
-        f"{'; '.join(pairs)}. A smaller difference is no clear difference."
-    )
-
-
-def _devices(row: Row) -> str:
-    return plural(row.case.world_size, "device")
 
 
 def _title(case: Case, rows: Sequence[Row]) -> str:
@@ -252,120 +197,56 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
         shared.append(" / ".join(values))
     launches = {row.samples_per_s.launches for row in rows if row.samples_per_s is not None}
     if launches:
-        shared.append(f"{' / '.join(map(str, sorted(launches)))} launches each")
+        counts = sorted({min(launches), max(launches)})
+        words = plural(counts[-1], "launch", "launches")
+        shared.append(f"{words} each" if len(counts) == 1 else f"{counts[0]} to {words} each")
     cores = case.cores_per_device
     device = case.device if cores is None else f"{case.device}, {plural(cores, 'core')} per device"
     return "; ".join([*(part for part in shared if part), device])
 
 
-def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
-    """Names each case of a table: the strategy with whatever else varies between the rows."""
-    cases = [row.case for row in rows]
-    batch = "per_device_batch" if cases and cases[0].scaling == "weak" else "global_batch"
-    varying = [
-        name
-        for name in (*NAMED_BY_VALUE, "compile", "accumulation_steps", batch, "seed")
-        if len({getattr(case, name) for case in cases} - {None}) > 1
-    ]
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    """How a table is written where it will be read."""
 
-    def name(case: Case) -> str:
-        values = [(name, getattr(case, name)) for name in varying]
-        return ", ".join(
-            [
-                case.label,
-                *(
-                    str(value) if name in NAMED_BY_VALUE else f"{name} {value}"
-                    for name, value in values
-                    if value is not None
-                ),
-            ]
-        )
+    name: str
+    """Of tabulate's: ``github`` for markdown, ``simple`` for a terminal."""
+    mark: Callable[[str], str] = str
+    """Sets the numbers of a row's footnotes."""
+    strike: Callable[[str], str]
+    """Marks a figure that failed its proof."""
+    escape: Callable[[str], str] = str
+    """Makes text harmless."""
 
-    return name
+
+TERMINAL = Style(name="simple", strike=lambda cell: f"({cell})")
 
 
 def render(
-    rows: Sequence[Row],
-    columns: Sequence[Column],
-    *,
-    details: bool,
-    style: str,
-    mark: Callable[[str], str],
-    strike: Callable[[str], str],
-    escape: Callable[[str], str],
+    rows: Sequence[Row], columns: Sequence[Column], which: Which, notes: Footnotes, style: Style
 ) -> str:
-    """A table's text in one of tabulate's styles.
+    """A table's text.
 
     Args:
         rows: of the table.
         columns: to show of them; the second names the row, and bears its footnotes.
-        details: whether it is the second table, of which less need be said.
-        style: ``github`` for markdown, ``simple`` for a terminal.
-        mark: numbers a footnote.
-        strike: marks a figure that failed its proof.
-        escape: makes text harmless in the style.
+        which: of a workload's tables.
+        notes: takes what must be said of the rows.
+        style: of the text.
     """
     body = []
-    for row in rows:
-        notes = "".join(mark(note) for note in _notes(row, details=details))
+    marks = notes.number([notes_of(row, which) for row in rows])
+    for row, numbers in zip(rows, marks, strict=True):
         cells = []
         for column in columns:
-            text = escape(column.cell(row))
+            text = style.escape(column.cell(row))
             if row.is_proved_wrong and column.is_figure and text != DASH:
-                text = strike(text)
+                text = style.strike(text)
             cells.append(text)
-        cells[1] += f" {notes}" if notes else ""
+        cells[1] += f" {style.mark(numbers)}" if numbers else ""
         body.append(cells)
     headings = [column.heading for column in columns]
     alignment = ["left" if column.is_text else "right" for column in columns]
-    return tabulate(body, headings, tablefmt=style, disable_numparse=True, colalign=alignment)
-
-
-def _notes(row: Row, *, details: bool) -> list[str]:
-    """Everything a reader must know of a row, in words.
-
-    Args:
-        row: to speak of.
-        details: of the second table, which shows less that needs a word.
-    """
-    notes = []
-    if row.status != "ok":
-        notes.append(f"{row.status}: {row.reason}")
-    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
-    if details:
-        notes = [note for note in notes if note.partition(":")[0] in DETAILED_FLAGS]
-        if row.samples_per_s is not None and row.own_speedup.reason is not None:
-            notes.append(f"not compared with itself: {row.own_speedup.reason}")
-        if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
-            notes.append("sync cost: too small to be told from the noise of its launch")
-        return list(dict.fromkeys(notes))
-    notes += [problem for problem in row.launch_problems if row.status == "ok"]
-    if row.same_buckets_as is not None:
-        notes.append(f"the same layout of buckets as {row.same_buckets_as}")
-    if row.samples_per_s is not None and row.speedup.reason is not None:
-        notes.append(f"no speedup: {row.speedup.reason}")
-    notes += _gain(row)
-    if row.twin is not None:
-        notes += [f"second measurement, {problem}" for problem in row.twin.problems]
-    if row.parity_note is not None:
-        notes.append(f"parity {_parity(row)}: {row.parity_note}")
-    return list(dict.fromkeys(notes))
-
-
-def _gain(row: Row) -> list[str]:
-    """What the speedup does not show by itself."""
-    if row.speedup.verdict == "no clear difference":
-        one = row.case.world_size == 1
-        return [
-            "no clear difference from one device without a wrapper"
-            if one
-            else "no clear gain over one device"
-        ]
-    return ["slower than one device"] if _is_slowdown(row) else []
-
-
-def _is_slowdown(row: Row) -> bool:
-    return row.speedup.verdict == "slower" and row.case.world_size > 1
+    return tabulate(body, headings, tablefmt=style.name, disable_numparse=True, colalign=alignment)
 
 
 def _throughput(row: Row) -> str:
@@ -498,13 +379,13 @@ def _sync_cost(row: Row) -> str:
 
 
 def _parity(row: Row) -> str:
-    if row.parity is None:
-        return DASH if row.parity_note is None else "not proved"
-    return row.parity.verdict.replace("_", " ")
+    return parity_of(row) or DASH
 
 
 def interval(estimate: Estimate, *, scale: float = 1) -> str:
     """A figure with half its interval's width, both to the same place, neither rounded to 0.
+
+    A wide interval does not lie evenly about its figure, and so its ends are given.
 
     >>> interval(Estimate(value=7.0512, low=6.93, high=7.17, launches=3))
     '7.05 ± 0.12'
@@ -514,6 +395,9 @@ def interval(estimate: Estimate, *, scale: float = 1) -> str:
     if half is None:
         return f"{significant(value)} (1 launch)"
     half *= scale
+    if half > WIDE * value and estimate.low is not None and estimate.high is not None:
+        low, high = significant(estimate.low * scale), significant(estimate.high * scale)
+        return f"{significant(value)} ({low}-{high})"
     places = decimals(value)
     if 0 < half < 0.5 * 10**-places:
         places = decimals(half) - 2

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -79,6 +80,7 @@ class Launcher:
         self.scratch = scratch
         self.machine = machine
         self._count = 0
+        self._told_of_sampler = False
 
     def renew(self) -> None:
         """Have the processes to come forked by a new server.
@@ -153,6 +155,9 @@ class Launcher:
         if sampler is not None:
             conditions = _conditions(sampler, case, (first, *others))
             first = msgspec.structs.replace(first, conditions=conditions)
+            if sampler.fault is not None and not self._told_of_sampler:
+                self._told_of_sampler = True
+                warnings.warn(f"conditions are not watched: {sampler.fault}", stacklevel=2)
         shutil.rmtree(folder, ignore_errors=True)
         return assignment, (first, *others)
 
@@ -200,9 +205,10 @@ def _run_elastic(
     # torch would bind ranks to NUMA nodes only where they are as many as there are devices, so that
     # 8 ranks ran bound and 4 unbound, and would start the driver before ranks have their variables.
     config.numa_options = None
-    with _quiet_launcher(), _restored_signals(), watch, sampler or contextlib.nullcontext():
+    with _quiet_launcher(), _restored_signals():
         try:
-            elastic_launch(config, worker.main)(str(assignment))
+            with watch, sampler or contextlib.nullcontext():
+                elastic_launch(config, worker.main)(str(assignment))
         except ChildFailedError:
             pass  # names one rank of possibly several; the watch has seen them all
         except SignalException as error:

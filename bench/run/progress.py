@@ -50,7 +50,7 @@ def _settings(case: Case) -> str:
         case.compile if case.compile != "none" else "",
         f"{case.accumulation_steps} micro-steps" if case.accumulation_steps > 1 else "",
         f"seed {case.seed}" if case.seed else "",
-        "the same again" if case.twin else "",
+        "twin" if case.twin else "",
     ]
     return "".join(f", {part}" for part in parts if part)
 

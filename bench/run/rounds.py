@@ -6,17 +6,18 @@ asked, while the suite's budget lasts. Every planned case ends as a record.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from bench.analyze.effort import cases_in_need
-from bench.analyze.rows import launches_of
+from bench.analyze.effort import cases_in_need, further_s, launches_by_case
 from bench.errors import Interruption, one_line
 from bench.plan.case import Case, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
@@ -70,7 +71,7 @@ class Runner:
         """Of timing, that the fork server at hand was started for."""
         self._estimate = Estimate()
         self._before: Sequence[Record] = ()
-        self._done = self._left = 0
+        self._done = self._total = 0
         self.records: list[Record] = []
         """What this runner has recorded."""
 
@@ -106,10 +107,10 @@ class Runner:
             if step.key not in done:
                 self._keep(self._unmeasured(step, "skipped", reason))
         steps = [step for step in schedule(plan, seed) if step.key not in done]
-        self._left = len(steps)
-        self._progress.started(len(steps), self._estimate.left_s(steps), budget_s)
         rounds = [step for step in steps if step.pass_ in {"parity", "timing"}]
-        last = steps[len(rounds) :]
+        last = [step for step in steps if step not in rounds]
+        self._total = len(steps)
+        self._progress.started(len(steps), self._estimate.left_s(steps), budget_s)
         self._take(rounds, then=last)
         self._take_further_rounds(plan, seed, budget_s, then=last)
         self._take(last)
@@ -117,18 +118,21 @@ class Runner:
     def _take(self, steps: Sequence[Step], *, then: Sequence[Step] = ()) -> None:
         """Measure some steps one after the other; ``then`` follow, and take time too."""
         for index, step in enumerate(steps, start=1):
+            restart_s = self._renew(step)
             begin = time.monotonic()
-            record = self._run_step(step)
-            elapsed_s = time.monotonic() - begin
-            round_ = step.round if step.pass_ == "timing" else None
-            record = msgspec.structs.replace(record, elapsed_s=elapsed_s, round=round_)
+            record = msgspec.structs.replace(
+                self._run_step(step),
+                elapsed_s=time.monotonic() - begin,
+                restart_s=restart_s,
+                round=step.round if step.pass_ == "timing" else None,
+            )
             self._keep(record)
             self._estimate.learn(record)
             self._done += 1
             self._progress.finished(
                 record,
                 done=self._done,
-                steps=self._left,
+                steps=self._total,
                 left_s=self._estimate.left_s([*steps[index:], *then]),
             )
 
@@ -137,31 +141,41 @@ class Runner:
     ) -> None:
         """Launch cases again whose intervals are wider than asked, until the budget is spent."""
         planned = {one.case.id: one for one in plan if one.skip_reason is None}
+        own = {id_: one.effort.launches for id_, one in planned.items()}
+        efforts = {id_: one.effort for id_, one in planned.items()}
         shuffle = random.Random(f"{seed} further").shuffle  # noqa: S311 - an order, not a secret
-        round_ = max((one.effort.launches for one in planned.values()), default=0)
-        while True:
-            timing = [one for one in (*self._before, *self.records) if one.pass_ == "timing"]
-            groups: dict[str, list[tuple[int, Record]]] = {}
-            for place, record in enumerate(timing):
-                groups.setdefault(record.case.id, []).append((place, record))
-            failed = {record.case.id for record in timing if record.status != "ok"}
-            efforts = {id_: one.effort for id_, one in planned.items() if id_ not in failed}
-            launches = {id_: launches_of(group) for id_, group in groups.items()}
-            wanted = [planned[id_] for id_ in cases_in_need(launches, efforts)]
+        for round_ in itertools.count(max(own.values(), default=0)):
+            records = [*self._before, *self.records]
+            wanted = cases_in_need(records, efforts)
             steps = further_round(
-                wanted,
-                {id_: len(found) for id_, found in launches.items()},
+                [planned[id_] for id_ in wanted],
+                {id_: len(found) for id_, found in launches_by_case(records).items()},
                 round_=round_,
-                affordable_s=budget_s - further_s(timing, planned),
+                affordable_s=budget_s - further_s(records, own),
                 estimate=self._estimate,
             )
             if not steps:
                 return
             shuffle(steps)
-            self._left += len(steps)
+            self._total += len(steps)
             self._progress.widened(len(wanted), len(steps), self._estimate.left_s(steps))
             self._take(steps, then=then)
-            round_ += 1
+
+    def _renew(self, step: Step) -> float | None:
+        """A new fork server for a new round of timing; returns what it took, in seconds."""
+        if step.pass_ != "timing" or step.round == self._round:
+            return None
+        begin = time.monotonic()
+        try:
+            self._launcher.renew()
+        except Interruption as interruption:
+            self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
+            raise
+        except Exception as error:  # noqa: BLE001 - the launch will fail, and say so in its row
+            reason = one_line(f"{type(error).__name__}: {error}")
+            warnings.warn(f"the fork server did not restart: {reason}", stacklevel=2)
+        self._round = step.round
+        return time.monotonic() - begin
 
     def _keep(self, record: Record) -> Record:
         self._store.append(record)
@@ -170,9 +184,6 @@ class Runner:
 
     def _run_step(self, step: Step) -> Record:
         try:
-            if step.pass_ == "timing" and step.round != self._round:
-                self._launcher.renew()
-                self._round = step.round
             if step.pass_ == "parity":
                 return self._prove(step)
             self._forget_reference()
@@ -254,20 +265,6 @@ class Runner:
     def _not_proved(self, step: Step, reason: str) -> Record:
         proof = Parity(verdict="not_checked", reason=reason)
         return msgspec.structs.replace(self._unmeasured(step, "ok", None), parity=proof)
-
-
-def further_s(timing: Sequence[Record], planned: Mapping[str, PlannedCase]) -> float:
-    """Seconds that launches beyond the plan's own number took.
-
-    Args:
-        timing: records of the timing pass.
-        planned: by the case's id.
-    """
-    return sum(
-        record.elapsed_s or 0.0
-        for record in timing
-        if record.case.id in planned and record.launch >= planned[record.case.id].effort.launches
-    )
 
 
 def process_count(case: Case) -> int:

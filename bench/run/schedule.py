@@ -46,15 +46,26 @@ class Estimate:
     """How long the rest will take, from what the most similar launches so far took."""
 
     seen: dict[tuple[str, Pass], list[float]] = field(default_factory=dict)
+    restarts: list[float] = field(default_factory=list)
+    """Seconds of each restart of the fork server, which a round begins with."""
 
     def learn(self, record: Record) -> None:
         """Learn from a launch."""
         if record.elapsed_s is not None:
             self.seen.setdefault((record.case.id, record.pass_), []).append(record.elapsed_s)
+        if record.restart_s is not None:
+            self.restarts.append(record.restart_s)
 
     def left_s(self, steps: Iterable[Step]) -> float:
         """Seconds that some launches will take one after the other."""
-        return sum(self._one(step) for step in steps)
+        steps = list(steps)
+        rounds = {step.round for step in steps if step.pass_ == "timing"}
+        return sum(map(self._one, steps)) + len(rounds) * self.restart_s
+
+    @property
+    def restart_s(self) -> float:
+        """Of one fork server."""
+        return statistics.fmean(self.restarts) if self.restarts else 0.0
 
     def _one(self, step: Step) -> float:
         own = self.seen.get((step.planned.case.id, step.pass_))
@@ -128,9 +139,7 @@ def further_round(
     for planned in wanted:
         launch = launches[planned.case.id]
         step = Step(planned=planned, pass_="timing", launch=launch, round=round_)
-        cost_s = estimate.left_s([step])
-        if cost_s <= affordable_s:
-            affordable_s -= cost_s
+        if estimate.left_s([*steps, step]) <= affordable_s:
             steps.append(step)
     return steps
 

@@ -75,6 +75,7 @@ def run_suite(
             if resume
             else _describe(suite, planned, machine, budget_s)
         )
+        info.suite["budget_s"] = budget_s  # of a resumed run: what it may spend is what it says now
         with Store(folder, resume=resume) as store, _scratch() as scratch:
             before = read_records(folder) if resume else []
             store.write_run(info)

@@ -69,7 +69,9 @@ def test_ids_are_readable_and_depend_on_the_fields_alone() -> None:
 def test_the_same_case_twice_runs_once() -> None:
     line = "  - {workloads: [transformer:tiny], strategies: [single]}\n"
     assert len(plan("matrix:\n" + 2 * line)) == 1
-    with pytest.raises(SuiteError, match=r"matrix\[1\]: plans .* a second time, with other launch"):
+    with pytest.raises(
+        SuiteError, match=r"matrix\[1\]: plans .* a second time, with another launches"
+    ):
         plan("matrix:\n" + line + line.replace("}", ", launches: 9}"))
 
 

@@ -143,23 +143,26 @@ def test_a_plan_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_the_summary_says_what_was_spent_where_intervals_were_wide() -> None:
-    effort = {"launches": 2}
+    effort = {"launches": 2, "launch_interval": 0.5}
     info = make_info()
     info.suite |= {"budget_s": 60.0, "planned": [{"case": {"id": PAIR.id}, "effort": effort}]}
     records = [timing(PAIR, 180 + launch, launch, elapsed_s=4.0) for launch in range(5)]
     text = summary(info, records, rows_of([], records))
     assert (
         "5 timed launches. 3 of them beyond the plan's, where intervals were wider than asked: "
-        "12 s of a budget of 60 s." in text
+        "12 s of a budget of 60 s; 0 intervals still wider than asked." in text
     )
-    info.suite["budget_s"] = 0.0
-    assert "budget" not in summary(info, records, rows_of([], records))
+    effort["launch_interval"] = 0.001
+    assert "; 1 interval still wider than asked." in summary(info, records, rows_of([], records))
+    for odd in (0.0, -5, "x", None):
+        info.suite["budget_s"] = odd
+        assert "budget" not in summary(info, records, rows_of([], records))
 
 
 def test_the_summary_says_that_the_machine_drifted() -> None:
     records = [timing(PAIR, 100 * 0.99**launch, launch) for launch in range(8)]
     text = summary(make_info(), records, rows_of([], records))
-    assert "From the first launch to the last all became 6.8% slower." in text
+    assert "From the first launch to the last all became 6.8% slower: figures are " in text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Estimate
 from bench.plan.case import identify
 from bench.records.record import Parity, Record
+from bench.report.notes import Footnotes
 from bench.report.page import escape, markdown, plain
-from bench.report.tables import Footnotes, _gib, interval, significant, span, tables_of
+from bench.report.tables import _gib, interval, significant, span, tables_of
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
 from tests.fakes import make_case
 from tests.report.test_page import make_info
@@ -35,7 +36,7 @@ def test_three_significant_digits(value: float, text: str) -> None:
 def test_a_figure_and_its_interval_share_their_last_place() -> None:
     assert interval(Estimate(value=7.0512, low=6.93, high=7.17, launches=3)) == "7.05 ± 0.12"
     assert interval(Estimate(value=7.0512, launches=1)) == "7.05 (1 launch)"
-    assert interval(Estimate(value=2, low=1, high=3, launches=3), scale=1000) == "2,000 ± 1,000"
+    assert interval(Estimate(value=2, low=1.7, high=2.3, launches=3), scale=1000) == "2,000 ± 300"
     # A narrow interval is not rounded away.
     assert (
         interval(Estimate(value=22500, low=22499.6, high=22500.4, launches=3)) == "22,500.0 ± 0.4"
@@ -82,9 +83,30 @@ def test_the_first_device_is_told_from_the_others(peaks: list[int | None], text:
     assert _gib(peaks) == text
 
 
-def test_equal_footnotes_share_a_number() -> None:
+def test_equal_footnotes_share_a_number_and_stand_in_order() -> None:
     notes = Footnotes()
-    assert [notes.mark(text) for text in ("a", "b", "a")] == ["[1]", "[2]", "[1]"]
+    assert notes.number([["a"], ["b", "a"]]) == ["[1]", "[1, 2]"]
+    assert notes.texts == ["a", "b"]
+    assert notes.common == []
+
+
+def test_what_is_true_of_all_rows_is_said_once() -> None:
+    notes = Footnotes()
+    assert notes.number([["a", "b"], ["b"], ["c", "b"]]) == ["[1]", "", "[2]"]
+    assert notes.common == ["b"]
+    assert notes.texts == ["a", "c"]
+
+
+def test_a_wide_interval_has_its_ends_since_it_lies_unevenly() -> None:
+    wide = Estimate(value=100, low=50, high=200, launches=3)
+    assert interval(wide) == "100 (50.0-200)"
+
+
+def test_a_large_floor_is_a_factor_and_says_that_it_is_too_large() -> None:
+    records = [*launches(PAIR, 100, 200), *with_twin(150, 60)]
+    (table,) = tables_of(rows_of([], records))
+    assert "Noise floor: a factor of " in table.noise
+    assert "too much to compare strategies" in table.noise
 
 
 def test_the_rule_says_weak_or_strong() -> None:
@@ -156,7 +178,7 @@ def test_the_noise_floor_is_said_under_the_table() -> None:
     records = [*launches(SINGLE, 100, 101), *launches(PAIR, 180, 182), *with_twin(182, 184)]
     (table,) = tables_of(rows_of([], records))
     assert table.noise.startswith("Noise floor: ")
-    assert "ddp on 2 devices: +1.1% (" in table.noise
+    assert "ddp on 2 devices, measured twice, differed by +1.1% (95 %: " in table.noise
     assert "A smaller difference is no clear difference." in table.noise
     assert len(table.rows) == 2
     assert table.noise.replace("+", "\\+")[:12] in markdown(make_info(), [], [table])
@@ -171,9 +193,12 @@ def test_a_table_without_a_pair_of_equal_cases_says_that_too() -> None:
         for one in with_twin(1)
     ]
     (table,) = tables_of(rows_of([], [*launches(PAIR, 180, 182), *failed]))
-    assert table.noise == "Noise floor: unknown. ddp on 2 devices: no second figure, slow."
+    assert (
+        table.noise
+        == "Noise floor: unknown. ddp on 2 devices, measured twice: no second figure, slow."
+    )
     (table,) = tables_of(rows_of([], [*launches(PAIR, 180), *with_twin(182)]))
-    assert "ddp on 2 devices: +1.1% (1 launch, no interval)" in table.noise
+    assert "differed by +1.1% (1 launch, no interval)" in table.noise
 
 
 def test_rows_are_set_against_plain_ddp() -> None:

@@ -32,5 +32,5 @@ def test_a_second_measurement_is_told_from_the_first() -> None:
     Lines(stream).finished(timing(case, 100), done=1, steps=2, left_s=3)
     (line,) = lines(stream)
     assert " ".join(line.split()) == (
-        "[1/2] transformer:tiny ddp, the same again x2 timing launch 1: 100 images/s 3 s left"
+        "[1/2] transformer:tiny ddp, twin x2 timing launch 1: 100 images/s 3 s left"
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records
 from bench.run.outcome import Assignment, Failure, Job, RankOutcome
-from bench.run.rounds import Runner, further_s
+from bench.run.rounds import Runner
 from bench.run.schedule import Estimate, Step, further_round, schedule
 from tests.analyze.test_scaling import timing
-from tests.fakes import SHORT, make_case
+from tests.fakes import SHORT, FakeTime, make_case
 from tests.run.test_outcome import outcome
 
 
@@ -128,7 +129,9 @@ class Silent:
         self.widths.append((cases, launches))
 
     def finished(self, record: Record, *, done: int, steps: int, left_s: float) -> None:
+        assert done <= steps
         self.left.append(left_s)
+        self.counts = (done, steps)
 
 
 def run(
@@ -292,6 +295,7 @@ def test_what_is_wider_than_asked_is_launched_again_until_it_is_not(tmp_path: Pa
     assert len(launcher.renewed_before) == len(of_wide)
     assert [one.pass_ for one in records[-3:]] == ["communication", "memory", "memory"]
     assert progress.left[-1] == 0
+    assert progress.counts == (len(records), len(records))
 
 
 def test_no_case_gets_more_launches_than_it_may_have(tmp_path: Path) -> None:
@@ -321,10 +325,54 @@ def test_without_a_budget_the_plan_is_all(tmp_path: Path) -> None:
     assert sum(one.pass_ == "timing" for one in runner.records) == 3
 
 
-def test_a_case_that_fails_is_not_tried_again(tmp_path: Path) -> None:
-    failure = Failure(status="failed", reason="no", at_s=1.0)
-    _, records, _ = run(tmp_path, [SINGLE], budget_s=100, timing=failure)
-    assert sum(one.pass_ == "timing" for one in records) == 3
+def test_a_case_that_fails_in_a_further_round_is_not_tried_again(tmp_path: Path) -> None:
+    wide = planned(strategy="ddp", options={}, world_size=2).case
+    before: list[Record] = [
+        *[timing(wide, rate, launch) for launch, rate in enumerate([100, 120, 90])],
+        timing(wide, 1, 3, status="failed", timing=None, throughput=None),
+    ]
+    _, records, _ = adaptive(tmp_path, itertools.cycle([1.0, 1.5]), before)
+    assert sum(one.pass_ == "timing" and one.case == wide for one in records) == 0
+
+
+def test_an_interrupted_further_launch_is_made_again(tmp_path: Path) -> None:
+    wide = planned(strategy="ddp", options={}, world_size=2).case
+    before: list[Record] = [
+        *[timing(wide, rate, launch) for launch, rate in enumerate([100, 120, 90])],
+        timing(wide, 1, 3, status="interrupted", timing=None, throughput=None),
+    ]
+    _, records, _ = adaptive(tmp_path, itertools.cycle([1.0, 1.5]), before)
+    launches = [one.launch for one in records if one.pass_ == "timing" and one.case == wide]
+    assert launches == list(range(3, 20))
+
+
+def test_the_budget_is_what_is_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(time, "monotonic", clock)
+
+    class Slow(Varying):
+        def renew(self) -> None:
+            super().renew()
+            clock.sleep(4)
+
+        def launch_case(self, case: Case, effort: Effort, job: Job, **rest: Any) -> Any:
+            clock.sleep(10)
+            return super().launch_case(case, effort, job, **rest)
+
+    launcher = Slow(tmp_path, PAIR.case, itertools.cycle([1.0, 1.5]))
+    with Store(tmp_path / "out", resume=True) as store:
+        runner = Runner(
+            launcher=launcher,  # type: ignore[arg-type]
+            store=store,
+            run_id="r",
+            environment="e",
+            progress=Silent(),
+        )
+        runner.run([PAIR], seed=0, budget_s=45)
+    timing_ = [one for one in runner.records if one.pass_ == "timing"]
+    assert len(timing_) == 6  # three of the plan, and three times 14 s
+    assert {(one.elapsed_s, one.restart_s) for one in timing_} == {(10, 4)}
+    assert [one.round for one in timing_] == list(range(6))
 
 
 def test_the_neediest_are_served_as_far_as_the_time_goes() -> None:
@@ -345,9 +393,3 @@ def test_the_neediest_are_served_as_far_as_the_time_goes() -> None:
     assert ids(24.0) == [pair]
     assert ids(19.0) == [single]  # what is left over serves the next
     assert ids(4.0) == []
-
-
-def test_only_launches_beyond_the_plan_count_against_the_budget() -> None:
-    records = [timing(SINGLE.case, 1, launch, elapsed_s=2.0) for launch in range(5)]
-    assert further_s(records, {SINGLE.case.id: SINGLE}) == pytest.approx(4.0)
-    assert further_s(records, {}) == 0

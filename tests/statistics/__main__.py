@@ -1,7 +1,7 @@
 """Simulate many reports, print how often intervals and verdicts were right; exit code 1 if too
 rarely.
 
-Run as ``python -m tests.statistics [REPORTS]``: with 400 reports of 24 rows each, as without an
+Run as ``python -m tests.statistics [REPORTS]``: with 200 reports of 24 rows each, as without an
 argument, it takes some minutes and writes its tables into ``docs/method.md``.
 """
 
@@ -19,6 +19,8 @@ from tests.statistics.noise import (
     HEAVY,
     KINDS,
     NORMAL,
+    PROMISED,
+    ROUNDS,
     UNEVEN,
     Figures,
     Generator,
@@ -29,20 +31,19 @@ from tests.statistics.recorded import effort_table, recorded_false_alarms
 from tests.statistics.reports import Draw, false_alarms, power
 
 COUNTS = (3, 4, 5, 7, 10, 15, 20)
+FEW = (3, 5, 10, 20)
 INTERVALS = (0.02, 0.01)
 SEED = 20
-REPORTS = 400
+REPORTS = 200
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "method.md"
 BEGIN, END = "<!-- statistics: begin -->", "<!-- statistics: end -->"
 
 
 def is_kept(kind: Kind, tally: Tally) -> bool:
-    """The bar: 92 to 98 %; where launches are heavy-tailed, 90 % or a flag that says so."""
+    """The promise: 92 to 98 %; where launches are heavy-tailed, 90 % or a flag that says so."""
     both = (tally.covered, tally.ratio_covered)
     if kind is HEAVY:
         return min(both) >= 0.9 or tally.flagged_share >= 0.8
-    if kind is UNEVEN:
-        return min(both) >= 0.9
     return min(both) >= 0.92 and max(both) <= 0.98
 
 
@@ -50,15 +51,17 @@ def coverage_table(reports: int) -> tuple[str, bool]:
     """Coverage per kind of noise and number of launches."""
     lines, kept = [], True
     for kind in KINDS:
+        counts, intervals = (COUNTS, INTERVALS) if kind in PROMISED else (FEW, INTERVALS[:1])
         tallies = [
-            (f"{count}", fixed(kind, _random(), count=count, reports=reports)) for count in COUNTS
+            (f"{count}", fixed(kind, _random(), count=count, reports=reports)) for count in counts
         ]
         tallies += [
             (f"3 to 20, ± {one:.0%}", adaptive(kind, _random(), interval=one, reports=reports))
-            for one in INTERVALS
+            for one in intervals
         ]
         for name, tally in tallies:
-            kept = kept and is_kept(kind, tally)
+            good = is_kept(kind, tally)
+            kept = kept and (good or kind not in PROMISED)
             lines.append(
                 (
                     kind.name,
@@ -68,7 +71,7 @@ def coverage_table(reports: int) -> tuple[str, bool]:
                     f"{tally.ratio_covered:.1%}",
                     f"± {np.median(tally.widths):.1%}",
                     f"{tally.flagged_share:.0%}",
-                    "yes" if is_kept(kind, tally) else "NO",
+                    ("yes" if good else "NO") if kind in PROMISED else "",
                 )
             )
     headings = ("noise", "launches", "on average", "figure", "ratio", "width", "flagged", "kept")
@@ -78,22 +81,23 @@ def coverage_table(reports: int) -> tuple[str, bool]:
 def verdict_table(reports: int) -> tuple[str, bool]:
     """False alarms and what is found, for reports of 24 rows."""
     lines, kept = [], True
-    for count in (3, 5, 10):
-        for kind in (NORMAL, HEAVY, DRIFTING, UNEVEN):
-            draw = _drawing(kind, count)
-            alarms = false_alarms(draw, reports=reports, shared=True)
-            found = power(draw, change=0.1, reports=reports)
-            good = kind is not NORMAL or (alarms <= 0.05 and found >= 0.8)
-            kept = kept and good
-            lines.append(
-                (kind.name, f"{count}", f"{alarms:.1%}", f"{found:.0%}", "yes" if good else "NO")
-            )
-    draw = _by_rule(_drawing(NORMAL, 20))
-    alarms = false_alarms(draw, reports=reports, shared=True)
-    found = power(draw, change=0.1, reports=reports)
-    kept = kept and alarms <= 0.05 and found >= 0.8
-    lines.append((NORMAL.name, "3 to 20, ± 2%", f"{alarms:.1%}", f"{found:.0%}", ""))
-    headings = ("noise", "launches", "reports with a false alarm", "10 % found", "kept")
+    draws = [
+        (kind, f"{count}", _drawing(kind, count))
+        for count in (3, 5, 10)
+        for kind in (NORMAL, HEAVY, DRIFTING, UNEVEN, ROUNDS)
+    ]
+    draws.append((NORMAL, "3 to 20, ± 2%", _by_rule(_drawing(NORMAL, 20))))
+    for kind, name, draw in draws:
+        alarms = false_alarms(draw, reports=reports)
+        without = false_alarms(draw, reports=reports, with_twin=False)
+        found = power(draw, change=0.1, reports=reports)
+        good = kind is not NORMAL or (max(alarms, without) <= 0.05 and found >= 0.8)
+        kept = kept and good
+        line = (kind.name, name, f"{alarms:.1%}", f"{without:.1%}", f"{found:.0%}")
+        lines.append((*line, "yes" if good else "NO"))
+    headings = (
+        "noise", "launches", "reports with a false alarm", "without a pair", "10 % found", "kept",
+    )  # fmt: skip
     return tabulate(lines, headings, tablefmt="github", disable_numparse=True), kept
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.analyze.effort import cases_in_need, relative_width
+from bench.analyze.effort import relative_width, too_wide
 from bench.analyze.launches import drift_of, noisy_rows
 from bench.analyze.stats import figure_of, noise_of, ratio_of
 from bench.plan.case import Effort
@@ -116,7 +116,7 @@ def by_rule(pool: Sequence[Sequence[float]], *, interval: float, first: int = FI
     }
     while True:
         now = [row[: counts[name]] for name, row in zip(names, pool, strict=True)]
-        wanted = cases_in_need(launches(now), efforts)
+        wanted = too_wide(launches(now), efforts)
         if not wanted:
             return [list(row) for row in now]
         for name in wanted:

@@ -1,0 +1,161 @@
+"""What is said beside a table: footnotes of its rows, and what noise alone does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from bench.analyze.checks import FLAGS
+from bench.analyze.rows import Row
+from bench.analyze.verdicts import noise_floor
+from bench.errors import plural
+from bench.plan.case import Case
+
+Which = Literal["scaling", "details", "terminal"]
+"""The first table of a workload in a report, its second, and the short one for a terminal."""
+DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift"})
+"""Flags that concern what the second table shows, too."""
+NAMED_BY_VALUE = ("precision", "optimizer", "backend")
+"""Fields whose values say what they are of."""
+IN_PERCENT = 0.2
+"""Noise floor above which it is given as a factor: there, more and less are not the same share."""
+HOPELESS = 0.5
+"""Noise floor above which strategies cannot be compared."""
+
+
+class Footnotes:
+    """Numbers the notes of one table; equal notes share a number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.common: list[str] = []
+        """What is true of all rows, and so needs no number."""
+
+    def number(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """What stands beside each row, such as ``[1, 3]``; empty where it has no notes.
+
+        Args:
+            rows: notes of each.
+        """
+        if len(rows) > 2:
+            self.common = [note for note in rows[0] if all(note in row for row in rows)]
+        return [self._marks([note for note in row if note not in self.common]) for row in rows]
+
+    def _marks(self, notes: Sequence[str]) -> str:
+        self.texts += [note for note in notes if note not in self.texts]
+        numbers = sorted(self.texts.index(note) + 1 for note in notes)
+        return f"[{', '.join(map(str, numbers))}]" if numbers else ""
+
+
+def notes_of(row: Row, table: Which) -> list[str]:
+    """Everything a reader must know of a row, in words."""
+    notes = []
+    if row.status != "ok":
+        notes.append(f"{row.status}: {row.reason}")
+    notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
+    if table == "terminal":  # which has no figures of communication
+        notes = [note for note in notes if note.partition(":")[0] not in DETAILED_FLAGS]
+    if table == "details":
+        notes = [note for note in notes if note.partition(":")[0] in DETAILED_FLAGS]
+        if row.samples_per_s is not None and row.own_speedup.reason is not None:
+            notes.append(f"not compared with itself: {row.own_speedup.reason}")
+        if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
+            notes.append("sync cost: too small to be told from the noise of its launch")
+        return list(dict.fromkeys(notes))
+    notes += [problem for problem in row.launch_problems if row.status == "ok"]
+    if row.same_buckets_as is not None:
+        notes.append(f"the same layout of buckets as {row.same_buckets_as}")
+    if row.samples_per_s is not None and row.speedup.reason is not None:
+        notes.append(f"no speedup: {row.speedup.reason}")
+    notes += _gain(row)
+    if row.twin is not None:
+        notes += [f"second measurement, {problem}" for problem in row.twin.problems]
+    if row.parity_note is not None:
+        notes.append(f"parity {parity_of(row)}: {row.parity_note}")
+    return list(dict.fromkeys(notes))
+
+
+def _gain(row: Row) -> list[str]:
+    """What the speedup does not show by itself."""
+    if row.speedup.verdict == "no clear difference":
+        one = row.case.world_size == 1
+        return [
+            "no clear difference from one device without a wrapper: noise may explain it"
+            if one
+            else "no clear gain over one device: noise may explain it"
+        ]
+    return ["slower than one device"] if _is_slowdown(row) else []
+
+
+def _is_slowdown(row: Row) -> bool:
+    return row.speedup.verdict == "slower" and row.case.world_size > 1
+
+
+def noise_sentence(rows: Sequence[Row]) -> str:
+    """What the pairs of equal cases showed, and what follows for all differences of a table."""
+    pairs = [_pair(row, variants(rows)) for row in rows if row.twin is not None]
+    if not pairs:
+        return "Noise floor: unknown, since no case was measured twice."
+    floors = {row.case.world_size: noise_floor(rows, row.case.world_size) for row in rows}
+    known = {size: floor for size, floor in floors.items() if floor is not None}
+    if not known:
+        return f"Noise floor: unknown. {'; '.join(pairs)}."
+    texts = {size: _floor(floor) for size, floor in known.items()}
+    if len(set(texts.values())) == 1:
+        floor = next(iter(texts.values()))
+    else:
+        floor = ", ".join(f"{text} on {plural(size, 'device')}" for size, text in texts.items())
+    ending = "A smaller difference is no clear difference."
+    if max(known.values()) > HOPELESS:
+        ending = "That is too much to compare strategies: measure on a quieter machine, or longer."
+    return f"Noise floor: {floor}. {'; '.join(pairs)}. {ending}"
+
+
+def _floor(floor: float) -> str:
+    return f"{floor:.1%}" if floor < IN_PERCENT else f"a factor of {1 + floor:.2f}"
+
+
+def _pair(row: Row, name: Callable[[Case], str]) -> str:
+    """Such as: ddp on 2 devices, measured twice, differed by +1.1% (95 %: -2.4% to +4.6%)."""
+    assert row.twin is not None
+    ratio = row.twin.comparison.ratio
+    what = f"{name(row.case)} on {plural(row.case.world_size, 'device')}, measured twice"
+    if ratio is None:
+        return f"{what}: no second figure, {row.twin.comparison.reason}"
+    if ratio.low is None or ratio.high is None:
+        return f"{what}, differed by {ratio.value - 1:+.1%} (1 launch, no interval)"
+    ends = f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
+    return f"{what}, differed by {ratio.value - 1:+.1%} (95 %: {ends})"
+
+
+def parity_of(row: Row) -> str:
+    """The verdict on a row's proof, in words; empty where there was none to be."""
+    if row.parity is None:
+        return "" if row.parity_note is None else "not proved"
+    return row.parity.verdict.replace("_", " ")
+
+
+def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
+    """Names each case of a table: the strategy with whatever else varies between the rows."""
+    cases = [row.case for row in rows]
+    batch = "per_device_batch" if cases and cases[0].scaling == "weak" else "global_batch"
+    varying = [
+        name
+        for name in (*NAMED_BY_VALUE, "compile", "accumulation_steps", batch, "seed")
+        if len({getattr(case, name) for case in cases} - {None}) > 1
+    ]
+
+    def name(case: Case) -> str:
+        values = [(name, getattr(case, name)) for name in varying]
+        return ", ".join(
+            [
+                case.label,
+                *(
+                    str(value) if name in NAMED_BY_VALUE else f"{name} {value}"
+                    for name, value in values
+                    if value is not None
+                ),
+            ]
+        )
+
+    return name
