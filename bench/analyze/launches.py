@@ -33,12 +33,14 @@ LEAST_SCATTER = 0.002
 """Scatter of launches below which nothing is called an outlier."""
 WIDE_SCATTER = 0.1
 """Standard deviation of launches, relative, that is large on any machine."""
-LEAST_TREND = 4
+LEAST_TREND = 6
 """Degrees of freedom that a trend needs beside it."""
 LEAST_ROUNDS = 8
 """From which a trend is judged by the scatter of rounds; before, by that of launches."""
 DRIFTED = 0.01
 """Change over a run that is worth a word."""
+UPHEAVAL = 0.25
+"""Change that is no drift to be taken out any more: the machine was another at the end."""
 SURE = 0.001
 """Chance at which a trend is no accident."""
 
@@ -69,6 +71,11 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     def is_clear(self) -> bool:
         """Whether it is both no accident and worth a word."""
         return self.chance < SURE and abs(self.change) > DRIFTED
+
+    @property
+    def is_taken_out(self) -> bool:
+        """Whether figures are given as in the middle of the run."""
+        return self.is_clear and abs(self.change) < UPHEAVAL
 
 
 def drift_of(rows: Iterable[Sequence[Launch]]) -> Drift | None:
@@ -146,7 +153,7 @@ def counted(rows: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
 
 def _levelled(row: Sequence[Launch], drift: Drift | None) -> list[float]:
     """Logarithms as they would be in the middle of the run, if it drifted."""
-    if drift is None or not drift.is_clear:
+    if drift is None or not drift.is_taken_out:
         return [math.log(launch.figure) for launch in row]
     return [math.log(one.figure) - drift.slope * (one.at - drift.middle) for one in row]
 

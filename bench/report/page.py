@@ -240,10 +240,10 @@ def _drift(rows: Sequence[Row]) -> str:
     if drift is None or not drift.is_clear:
         return ""
     way = "slower" if drift.change < 0 else "faster"
-    return (
-        f" From the first launch to the last all became {abs(drift.change):.1%} {way}: figures are "
-        "given as in the middle of the run."
-    )
+    words = f" From the first launch to the last all became {abs(drift.change):.1%} {way}"
+    if drift.is_taken_out:
+        return f"{words}: figures are given as in the middle of the run."
+    return f"{words}: measure again on a quieter machine."
 
 
 def _environment(info: RunInfo) -> str:

@@ -145,9 +145,9 @@ def test_a_drift_is_the_change_from_first_to_last() -> None:
     assert drift.is_clear
     exact = drift_of(timed([100, 90, 81]).values())
     assert exact is None  # one row of three cannot tell noise from drift
-    exact = drift_of(timed([100 * 0.9**at for at in range(7)]).values())
+    exact = drift_of(timed([100 * 0.9**at for at in range(9)]).values())
     assert exact is not None
-    assert exact.change == pytest.approx(0.9**6 - 1)
+    assert exact.change == pytest.approx(0.9**8 - 1)
 
 
 def test_noise_is_no_drift() -> None:
@@ -164,3 +164,13 @@ def test_a_drift_too_small_to_matter_is_not_told() -> None:
     assert drift is not None
     assert drift.chance < 0.01
     assert not drift.is_clear
+
+
+def test_an_upheaval_is_told_and_not_taken_out() -> None:
+    generator = random.Random(4)
+    rows = {str(number): row for number, row in enumerate(made(generator, 24, 5, -0.4))}
+    drift = drift_of(rows.values())
+    assert drift is not None
+    assert drift.is_clear
+    assert not drift.is_taken_out
+    assert counted(rows)["3"] == pytest.approx([launch.figure for launch in rows["3"]])
