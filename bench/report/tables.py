@@ -17,6 +17,8 @@ from bench.report.notes import Footnotes, Which, noise_sentence, notes_of, parit
 GIB = 2**30
 WIDE = 0.2
 """Half width of an interval, relative, from which its ends are given."""
+MEANINGLESS = 10.0
+"""Likewise, above which it says nothing at all."""
 DASH = "–"
 REFERENCE = "the reference"
 
@@ -140,7 +142,7 @@ def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
     return [
         msgspec.structs.replace(devices, heading="dev."),
         strategy,
-        Column(f"{_unit(rows)}s/s", _throughput),
+        Column(f"{_unit(rows)}s/s", _short_throughput),
         Column("speedup", lambda row: _comparison(row.speedup)),
         Column("GiB", lambda row: _largest(memory_of(row, memory))),
         Column("parity", _parity, is_figure=False, is_text=True),
@@ -253,6 +255,18 @@ def _throughput(row: Row) -> str:
     if row.samples_per_s is None:
         return row.status.replace("_", " ")
     return interval(row.samples_per_s, scale=row.units_per_sample)
+
+
+def _short_throughput(row: Row) -> str:
+    """Likewise, where a line has 80 characters."""
+    estimate = row.samples_per_s
+    if estimate is None or estimate.half_width is None:
+        return _throughput(row)
+    width = estimate.half_width / estimate.value
+    if width <= WIDE:
+        return _throughput(row)
+    share = f"{width:.0%}" if width < MEANINGLESS else "all"
+    return f"{significant(estimate.value * row.units_per_sample)} ± {share}"
 
 
 def _comparison(comparison: Comparison) -> str:
@@ -412,7 +426,8 @@ def span(estimate: Estimate) -> str:
     """
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2f} (1 launch)"
-    return f"{estimate.value:.2f} ({estimate.low:.2f}-{estimate.high:.2f})"
+    places = 2 if estimate.high < 100 else 0
+    return f"{estimate.value:.2f} ({estimate.low:.{places}f}-{estimate.high:.{places}f})"
 
 
 def significant(value: float) -> str:

@@ -219,3 +219,14 @@ def test_rows_are_set_against_plain_ddp() -> None:
     assert cells["fsdp"].startswith("-49.7% (-5")
     (alone,) = tables_of(rows_of([], records[:5]))
     assert "against ddp" not in [one.heading for one in alone.columns]
+
+
+def test_a_terminal_has_80_columns_however_wide_the_intervals_are() -> None:
+    names = ("dp", "ddp", "fsdp")
+    cases = [make_case(strategy=name, world_size=2) for name in names]
+    records = [one for case in cases for one in launches(case, 1e6, 9e4)]
+    text = plain(rows_of([], [*launches(SINGLE, 5e5, 5e4), *records]))
+    table = [line for line in text.splitlines() if line.startswith(("     ", "---", "  dev"))]
+    assert len(table) == 6
+    assert max(map(len, table)) <= 80
+    assert "300,000 ± all" in text
