@@ -232,7 +232,7 @@ def _warn_of_this_machine() -> None:
     from bench.doctor.show import line
 
     for one in what_spoils_timing():
-        _say(f"bench: {line(one)}")
+        _say(line(one))
 
 
 def _print(text: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from bench.doctor import check_devices, check_host, check_software, check_system
 from bench.doctor.facts import Facts
 from bench.doctor.finding import Finding, examine
-from bench.doctor.gather import gather, gather_quickly
+from bench.doctor.gather import gather_facts, gather_quickly
 
 CHECKS = (
     *check_host.CHECKS,
@@ -28,7 +28,7 @@ def diagnose(*, live: bool) -> list[Finding]:
     Args:
         live: also have ranks start and talk to each other.
     """
-    facts = gather()
+    facts = gather_facts()
     findings = examine(CHECKS, facts)
     if live and facts.software is not None and facts.software.machine is not None:
         from bench.doctor.live import check_backends  # noqa: PLC0415 - needs torch

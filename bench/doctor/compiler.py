@@ -27,7 +27,7 @@ def try_compiler(variables: Mapping[str, str] = os.environ) -> Compiler:
     command = [shutil.which(words[0]), *words[1:]] if words else [_usual()]
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if command[0] is None:
-        return Compiler(asked_by="CXX" if named else None, command=named or None)
+        return Compiler(command=named, asked_by="CXX", failure="not found") if named else Compiler()
     return Compiler(
         command=named or command[0],
         asked_by="CXX" if named else None,

@@ -25,7 +25,7 @@ from bench.doctor.network import look_at_network
 from bench.doctor.software import ask_torch
 from bench.measure.counters import CoresUse, Counters
 from bench.measure.health import driver_cuda, has_package, look_at_devices
-from bench.measure.host import container, describe_host, memory_limit, numa_node
+from bench.measure.host import describe_host, memory_limit, numa_node
 from bench.measure.machine import (
     cgroup_levels,
     own_cgroup,
@@ -66,7 +66,7 @@ def gather_quickly() -> Facts:
     )
 
 
-def gather() -> Facts:
+def gather_facts() -> Facts:
     """All but what needs processes that talk to each other. Takes some seconds.
 
     The load is watched first, before anything here makes some itself.
@@ -101,7 +101,7 @@ def look_at_cores(root: Path = ROOT) -> Cores:
         governors=tuple(host["governors"] or ()),
         speeds=speeds_of(usable, cpu),
         virtualised=host["virtualised"],
-        container=container(root, os.environ),
+        container=host["container"],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.process
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,8 +28,8 @@ from bench.run.scratch import scratch
 
 LIMIT_S = 20.0
 """From the start of the ranks to their end."""
-GROUP_S = 15.0
-"""For ranks to give each other up; shorter, so that they can still say so."""
+GROUP_SHARE = 0.75
+"""Of it, for ranks to give each other up, so that they can still say so."""
 ORDER: tuple[Step, ...] = ("identity", "channel", "agreement", "done")
 REMEDIES: dict[Step, str] = {
     "identity": "see the checks of torch, driver and devices",
@@ -38,6 +39,8 @@ REMEDIES: dict[Step, str] = {
     "(NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1 in turns) and torch's installation",
     "done": "",
 }
+OF_A_PEER = re.compile(r"reset by peer|closed by peer|connection closed|timed out", re.IGNORECASE)
+"""In the words of a rank whose peer has gone, or does not come."""
 Reduce = Callable[[Any], object]
 
 
@@ -84,17 +87,15 @@ def check_backend(
             device=device,
             backend=backend,
             variables=_variables(machine, device, ranks),
-            timeout_s=min(GROUP_S, limit_s),
+            timeout_s=GROUP_SHARE * limit_s,
         )
-        began_s = time.monotonic()
         try:
-            _run(task, reduce, limit_s)
+            ends, took_s = _run(task, reduce, limit_s)
         except OSError as error:
             return check.finding(
                 bad(f"no process can be started: {one_line(str(error))}", "see the checks above")
             )
-        took_s = time.monotonic() - began_s
-        reports = [_read(folder, rank, limit_s) for rank in range(ranks)]
+        reports = [_read(folder, rank, end, limit_s) for rank, end in enumerate(ends)]
     return check.finding(judge(reports, device, took_s))
 
 
@@ -105,8 +106,13 @@ def _variables(machine: Machine, device: str, ranks: int) -> dict[str, str]:
     return loopback_variables() | (visible if device in {"cpu", "cuda"} else {})
 
 
-def _run(task: Task, reduce: Reduce, limit_s: float) -> None:
-    """Start the ranks, and wait until none is left."""
+def _run(task: Task, reduce: Reduce, limit_s: float) -> tuple[list[int | None], float]:
+    """Start the ranks, and wait until none is left.
+
+    Returns:
+        Exit codes, None for a rank that had to be ended, and the seconds from the start of the last
+        rank to the end of all.
+    """
     context = multiprocessing.get_context(server.START_METHOD)
     store = _Store(task)
     processes: list[multiprocessing.process.BaseProcess] = []
@@ -117,9 +123,10 @@ def _run(task: Task, reduce: Reduce, limit_s: float) -> None:
             )
             process.start()  # the first waits until the server has imported torch
             processes.append(process)
-        ends_s = time.monotonic() + limit_s
+        began_s = time.monotonic()
         for process in processes:
-            process.join(max(0.0, ends_s - time.monotonic()))
+            process.join(max(0.0, began_s + limit_s - time.monotonic()))
+        return [process.exitcode for process in processes], time.monotonic() - began_s
     finally:
         for process in processes:
             process.kill()
@@ -139,7 +146,7 @@ class _Store:
         self.port = int(self._store.port)
 
 
-def _read(folder: Path, rank: int, limit_s: float) -> Report:
+def _read(folder: Path, rank: int, end: int | None, limit_s: float) -> Report:
     """What a rank said last; that it said no more is a failure of the step it was in."""
     try:
         report = msgspec.json.decode(report_file(folder, rank).read_bytes(), type=Report)
@@ -147,7 +154,9 @@ def _read(folder: Path, rank: int, limit_s: float) -> Report:
         report = Report(rank=rank, step="identity")
     if report.step == "done" or report.failure is not None:
         return report
-    return msgspec.structs.replace(report, failure=f"no word from it within {limit_s:g} s")
+    silent = f"no word within {limit_s:g} s"
+    failure = silent if end is None else f"ended with exit code {end}"
+    return msgspec.structs.replace(report, failure=failure)
 
 
 def judge(reports: Sequence[Report], device: str, took_s: float) -> Verdict:
@@ -160,21 +169,28 @@ def judge(reports: Sequence[Report], device: str, took_s: float) -> Verdict:
     """
     stuck = [one for one in reports if one.failure is not None]
     if stuck:
-        # A rank that waits for one that has failed earlier is not to blame.
-        first = min(stuck, key=lambda one: ORDER.index(one.step))
-        return _broken(first.step, f"rank {first.rank} of {len(reports)}: {first.failure}")
-    for step, problem in (
-        ("identity", _mistaken(reports)),
-        ("agreement", _wrong_sum(reports)),
-        ("agreement", _apart(reports)),
-    ):
-        if problem is not None:
-            return _broken("identity" if step == "identity" else "agreement", problem)
+        # A rank that waits for one that has failed, or has lost it, is not to blame.
+        first = min(map(_blame, stuck))
+        blamed = [one for one in stuck if _blame(one) == first]
+        said = "; ".join(dict.fromkeys(str(one.failure) for one in blamed))
+        ranks = " and ".join(str(one.rank) for one in blamed)
+        noun = "rank" if len(blamed) == 1 else "ranks"
+        return _broken(blamed[0].step, f"{noun} {ranks} of {len(reports)}: {said}")
+    mistaken, wrong = _mistaken(reports), _wrong_sum(reports) or _apart(reports)
+    if mistaken is not None:
+        return _broken("identity", mistaken)
+    if wrong is not None:
+        return _broken("agreement", wrong)
     ranks = "1 rank" if len(reports) == 1 else f"{len(reports)} ranks"
     done = f"{ranks} joined over {reports[0].carried_by} and trained alike in {took_s:.1f} s"
     if len(reports) == 1:
         return unknown(f"{done}; with one {device} device nothing is sent")
     return ok(done)
+
+
+def _blame(one: Report) -> tuple[int, bool]:
+    """The less, the more to blame: who failed in an earlier step, and not for want of a peer."""
+    return ORDER.index(one.step), OF_A_PEER.search(one.failure or "") is not None
 
 
 def _broken(step: Step, problem: str) -> Verdict:
