@@ -22,7 +22,7 @@ def table(findings: Sequence[Finding], width: int) -> str:
         width: of the terminal, in characters.
     """
     first = max((len(one.name) for one in findings), default=0)
-    words = max(NARROWEST, width - first - len("warning") - 4)
+    words = max(NARROWEST, width - max(first, len("check  ")) - len("status  ") - 4)
     body = [[one.name, one.status, _cell(one, words)] for one in findings]
     # Cells are wrapped already: tabulate must keep their lines as they are.
     text = tabulate(

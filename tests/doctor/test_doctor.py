@@ -12,7 +12,7 @@ import pytest
 import bench.doctor
 from bench.cli import run_command_line
 from bench.doctor.facts import Cores, Facts, Load
-from bench.doctor.finding import Finding
+from bench.doctor.finding import Finding, examine
 from bench.doctor.gather import gather_quickly
 from bench.doctor.show import line, summary, table
 from tests.doctor.machines import changed, healthy
@@ -101,7 +101,7 @@ def test_a_table_fits_its_terminal() -> None:
     facts = msgspec.structs.replace(
         changed("load", busy=0.9), cores=Cores(quota=2.5, usable=(0,), virtualised=True)
     )
-    found = bench.doctor.examine(bench.doctor.CHECKS, facts)
+    found = examine(bench.doctor.CHECKS, facts)
     for width in (60, 80, 200):
         lines = table(found, width).splitlines()
         assert max(map(len, lines)) <= max(width, 66)
@@ -109,7 +109,7 @@ def test_a_table_fits_its_terminal() -> None:
 
 
 def test_a_summary_names_what_is_bad() -> None:
-    found = bench.doctor.examine(bench.doctor.CHECKS, changed("load", busy=0.9))
+    found = examine(bench.doctor.CHECKS, changed("load", busy=0.9))
     count = sum(one.status == "ok" for one in found)
     assert summary(found) == f"1 bad, {count} ok: load"
     (load,) = [one for one in found if one.name == "load"]
