@@ -231,7 +231,12 @@ def _warn_of_this_machine() -> None:
     from bench.doctor import what_spoils_timing
     from bench.doctor.show import line
 
-    for one in what_spoils_timing():
+    try:
+        findings = what_spoils_timing()
+    except Exception as error:  # noqa: BLE001 - a look at the machine must never cost a run
+        _say(f"warning: this machine cannot be looked at: {type(error).__name__}: {error}")
+        return
+    for one in findings:
         _say(line(one))
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.doctor.facts import Facts
 from bench.doctor.finding import Check, Verdict, bad, ok, together, unknown, warning
 from bench.errors import plural
-from bench.measure.health import DeviceHealth
+from bench.measure.health import ALL_PROCESSES, DeviceHealth
 
 MIB, GIB = 2**20, 2**30
 INSTALL_EXTRA = "pip install 'parallel-bench[gpu]'"
 BUSY = 0.05
 """Share of the time in which kernels of others ran."""
-HELD_BYTES = GIB
-"""In use on a device before we have started: the driver's own share is below that."""
+HELD_BYTES, HELD_SHARE = GIB, 0.02
+"""In use on a device before we have started: the driver's own part is below one of them."""
 SLOW_PATHS = {"SYS": "across sockets", "NODE": "across host bridges"}
 """Of ``nvidia-smi topo``: where transfers leave the PCIe root that a device hangs on."""
 
@@ -70,11 +70,11 @@ def busy(facts: Facts) -> Verdict | None:
     remedy = "end those processes (nvidia-smi names them), or choose other devices"
 
     def judge(one: DeviceHealth) -> Verdict | None:
+        held = one.memory_used or 0
+        much = max(HELD_BYTES, HELD_SHARE * (one.memory_total or 0))
         signs = [
             f"{one.utilisation:.0%} busy" if (one.utilisation or 0) > BUSY else "",
-            f"{(one.memory_used or 0) / GIB:.1f} GiB in use"
-            if (one.memory_used or 0) > HELD_BYTES
-            else "",
+            f"{held / GIB:.1f} GiB in use" if held > much else "",
             plural_processes(one.processes) if one.processes else "",
         ]
         said = ", ".join(filter(None, signs))
@@ -157,7 +157,8 @@ def split(facts: Facts) -> Verdict | None:
                 "use whole devices; the mode is changed by an administrator: nvidia-smi -mig 0",
             )
         if one.forbids:
-            return bad(
+            verdict = bad if one.forbids == ALL_PROCESSES else warning
+            return verdict(
                 f"device {one.index} refuses {one.forbids}",
                 f"sudo nvidia-smi -i {one.index} -c DEFAULT",
             )

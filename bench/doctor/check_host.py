@@ -148,7 +148,7 @@ def governor(facts: Facts) -> Verdict:
 
 def load(facts: Facts) -> Verdict:
     """What other programs take of our cores now."""
-    one, count = facts.load, len(facts.cores.usable)
+    one, count = facts.load, max(facts.cores.logical, len(facts.cores.usable))
     remedy = "wait for them, or stop them, and look again"
     if one.busy is not None:
         found = f"other programs take {one.busy:.0%} of the cores{_named(one.busiest)}"
@@ -157,8 +157,10 @@ def load(facts: Facts) -> Verdict:
         return warning(found, remedy) if one.busy > OTHERS_LOAD else ok(found)
     if one.average is None or one.runnable is None:
         return unknown("the system does not tell its load")
-    found = f"load average {one.average:.2f} on {plural(count, 'core')}, {one.runnable} running now"
-    # What has just ended is still in the average; what runs this moment may be gone in the next.
+    place = f"on {plural(count, 'logical CPU')}"
+    found = f"load average {one.average:.2f} {place}, {one.runnable} running now"
+    # The average is of the whole machine, also in a container that has a part of it. What has just
+    # ended is still in it; what runs this moment may be gone in the next.
     if one.average > BUSY_AVERAGE * count and one.runnable:
         return warning(found, remedy)
     return ok(found)

@@ -42,7 +42,8 @@ def torchvision(facts: Facts) -> Verdict:
     if one is None or (one.failure is not None and one.torchvision_failure is None):
         return unknown(NOT_ASKED)
     needs = f", which needs torch {one.torchvision_needs}" if one.torchvision_needs else ""
-    pair = f"torchvision {one.torchvision}{needs}, beside torch {one.torch}"
+    has = f"torchvision {one.torchvision}{needs}" if one.torchvision else "no torchvision"
+    pair = f"{has}, beside torch {one.torch}"
     if one.torchvision_failure is None:
         return ok(pair)
     return bad(

@@ -141,8 +141,7 @@ class Software(msgspec.Struct, frozen=True, kw_only=True):
     """CUDA version that torch was built with."""
     hip_build: str | None = None
     driver_cuda: int | None = None
-    """Newest CUDA that the driver supports, as 1000 times major plus 10 times minor; 0 without a
-    driver."""
+    """Newest CUDA that the driver supports, as 1000 times major plus 10 times minor."""
     nccl_build: str | None = None
     """NCCL version that torch was built with."""
     nccl_loaded: str | None = None

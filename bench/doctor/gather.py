@@ -48,7 +48,7 @@ SHOWN_PROGRAMS = 3
 BUSY_CORES = 0.02
 """From which a program is worth naming."""
 VARIABLES = re.compile(
-    r"(OMP|MKL|OPENBLAS|NUMEXPR|VECLIB|KMP|GOMP|NCCL|GLOO|CUDA|MALLOC)_|LD_PRELOAD$|TMPDIR$"
+    r"(OMP|MKL|OPENBLAS|NUMEXPR|VECLIB|KMP|GOMP|NCCL|GLOO|CUDA|MALLOC)_|LD_PRELOAD$"
 )
 """That the checks look at; no others leave the environment."""
 ROOT = Path("/")

@@ -45,11 +45,7 @@ Reduce = Callable[[Any], object]
 
 
 def check_backends(machine: Machine) -> list[Finding]:
-    """Every backend that ranks would use here. Takes the fork server's start, then a second each.
-
-    The fork server is started; it stays until this process ends.
-    """
-    server.start_server()
+    """Every backend that ranks would use here: the fork server's start, then a second each."""
     pairs = [("cpu", "gloo")] if "gloo" in machine.backends else []
     if machine.accelerator is not None and machine.devices:
         pairs.append((machine.accelerator, machine.default_backends[machine.accelerator]))
@@ -66,6 +62,8 @@ def check_backend(
 ) -> Finding:
     """One backend, with two ranks where there are two devices.
 
+    The fork server is started; it stays until this process ends.
+
     Args:
         machine: whose devices the ranks are given.
         device: type of device.
@@ -80,22 +78,22 @@ def check_backend(
         examine=lambda _: None,
     )
     ranks = 2 if device == "cpu" else min(2, len(machine.devices))
-    with scratch() as folder:
-        task = Task(
-            folder=str(folder),
-            world_size=ranks,
-            device=device,
-            backend=backend,
-            variables=_variables(machine, device, ranks),
-            timeout_s=GROUP_SHARE * limit_s,
-        )
-        try:
-            ends, took_s = _run(task, reduce, limit_s)
-        except OSError as error:
-            return check.finding(
-                bad(f"no process can be started: {one_line(str(error))}", "see the checks above")
+    try:
+        server.start_server()
+        with scratch() as folder:
+            task = Task(
+                folder=str(folder),
+                world_size=ranks,
+                device=device,
+                backend=backend,
+                variables=_variables(machine, device, ranks),
+                timeout_s=GROUP_SHARE * limit_s,
             )
-        reports = [_read(folder, rank, end, limit_s) for rank, end in enumerate(ends)]
+            ends, took_s = _run(task, reduce, limit_s)
+            reports = [_read(folder, rank, end, limit_s) for rank, end in enumerate(ends)]
+    except (OSError, EOFError, RuntimeError) as error:  # the last of the store's socket
+        said = one_line(f"{type(error).__name__}: {error}", limit=300)
+        return check.finding(bad(f"no rank can be started: {said}", "see what is bad above"))
     return check.finding(judge(reports, device, took_s))
 
 

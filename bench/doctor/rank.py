@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -103,8 +102,8 @@ def take_part(task: Task, rank: int, port: int, reduce: Callable[[Tensor], objec
     os.environ.update(task.variables)
     folder = Path(task.folder)
     with (folder / f"log{rank}").open("w") as log:  # libraries print to the terminal otherwise
-        os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     report = Report(rank=rank, step="identity")
 
     def note(**found: object) -> None:

@@ -36,6 +36,8 @@ def ask_torch() -> Software:
         )
     except subprocess.TimeoutExpired:
         return Software(failure=f"no answer within {PATIENCE_S:g} s: the driver may hang")
+    except OSError as error:
+        return Software(failure=f"no process can be started to ask it: {error.strerror}")
     lines = child.stdout.splitlines()
     if child.returncode == 0 and lines:
         return msgspec.json.decode(lines[-1], type=Software)
@@ -66,7 +68,7 @@ def describe_software() -> Software:
         torchvision_failure=_torchvision_failure(),
         cuda_build=torch.version.cuda,
         hip_build=torch.version.hip,
-        driver_cuda=_driver_cuda(torch),
+        driver_cuda=_driver_cuda(),
         nccl_build=_nccl_build(torch),
         nccl_loaded=_nccl_loaded() if torch.version.cuda else None,
         machine=machine,
@@ -105,14 +107,14 @@ def _torchvision_failure() -> str | None:
     return None
 
 
-def _driver_cuda(torch: Any) -> int | None:
-    ask = getattr(torch._C, "_cuda_getDriverVersion", None)
-    if ask is None:
-        return None
+def _driver_cuda() -> int | None:
+    """Asked of the driver's own library, which need not be started for that; None without one."""
+    number = ctypes.c_int()
     try:
-        return int(ask())
-    except RuntimeError:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
         return None
+    return number.value or None
 
 
 def _nccl_build(torch: Any) -> str | None:

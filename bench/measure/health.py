@@ -17,6 +17,7 @@ VOLATILE, UNCORRECTED = 0, 1
 """NVML_VOLATILE_ECC: since the driver was loaded. NVML_MEMORY_ERROR_TYPE_UNCORRECTED."""
 PROHIBITED, EXCLUSIVE = 2, 3
 """nvmlComputeMode_t: no process, or one, may compute on the device."""
+ALL_PROCESSES = "all processes"
 
 
 class DeviceHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +138,7 @@ def _health(nvml: Nvml, index: int, handle: Any, uuid: str | None) -> DeviceHeal
         uncorrected_errors=nvml.ask("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE),
         needs_reset=_needs_reset(nvml.ask("nvmlDeviceGetRemappedRows", handle)),
         is_persistent=None if persistent is None else persistent == ENABLED,
-        forbids={PROHIBITED: "all processes", EXCLUSIVE: "a second process"}.get(mode),
+        forbids={PROHIBITED: ALL_PROCESSES, EXCLUSIVE: "a second process"}.get(mode),
         pcie_width=nvml.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=nvml.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
     )

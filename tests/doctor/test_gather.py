@@ -220,11 +220,18 @@ def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert try_compiler({}).command is None
 
 
-def test_a_child_that_fails_is_a_failure_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_fails_is_a_failure_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps = tmp_path / "sleeps"
+    sleeps.write_text("#!/bin/sh\nexec sleep 5\n")
+    sleeps.chmod(0o700)
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    assert "no process can be started" in str(software.ask_torch().failure)
     monkeypatch.setattr("sys.executable", "/bin/false")
     assert software.ask_torch().failure == "exit code 1: no output"
     monkeypatch.setattr(software, "PATIENCE_S", 0.2)
-    monkeypatch.setattr("sys.executable", str(Path(__file__).parent / "sleeps"))
+    monkeypatch.setattr("sys.executable", str(sleeps))
     assert "no answer within 0.2 s" in str(software.ask_torch().failure)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +13,8 @@ from torch import distributed
 
 from bench.doctor.live import check_backend, judge
 from bench.doctor.rank import Report, Step, expected_sum
-from bench.run.server import renew_server, start_server
+from bench.run.server import renew_server
 from tests.fakes import TWO_CORES
-
-
-@pytest.fixture(autouse=True)
-def _server() -> None:
-    start_server()
 
 
 def wrong_on_the_second(tensor: torch.Tensor) -> None:
@@ -76,6 +73,15 @@ def test_a_rank_that_hangs_is_ended_in_time() -> None:
     assert time.monotonic() - begin_s < 30
     assert found.found.startswith("channel: ")
     assert found.found.endswith("1 of 2: no word within 6 s")
+
+
+def test_without_a_folder_to_write_to_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    found = check_backend(TWO_CORES, "cpu", "gloo")
+    assert found.status == "bad"
+    assert found.found.startswith("no rank can be started: FileNotFoundError")
 
 
 def done(number: int, **changes: object) -> Report:
