@@ -151,16 +151,16 @@ def places(facts: Facts) -> Verdict:
 
 
 def _problems(place: Place) -> list[Verdict]:
-    named = f"{place.role}, {place.path},"
+    named, worse = f"{place.role}, {place.path},", bad if place.is_used else warning
     elsewhere = (
         "export TMPDIR= another folder"
         if "current" not in place.role
         else "bench run --out elsewhere"
     )
     if place.free is None:
-        return [bad(f"{named} is not there", elsewhere)]
+        return [worse(f"{named} is not there", elsewhere)]
     if not place.is_writable:
-        return [bad(f"{named} cannot be written to", elsewhere)]
+        return [worse(f"{named} cannot be written to", elsewhere)]
     found: list[Verdict] = []
     if place.free < FREE_BYTES or place.free_files == 0:
         verdict = bad if place.free < FREE_BYTES_LEAST or place.free_files == 0 else warning
@@ -203,7 +203,9 @@ def other_runs(facts: Facts) -> Verdict:
     if not runs:
         return ok("no other run of bench here")
     pids = ", ".join(str(one.pid) for one in runs)
-    return warning(f"another run of bench goes on: process {pids}", "wait for its end")
+    if len(runs) == 1:
+        return warning(f"another run of bench goes on: process {pids}", "wait for its end")
+    return warning(f"{len(runs)} other runs of bench go on: processes {pids}", "wait for their end")
 
 
 def _size(count: int | None) -> str:

@@ -96,6 +96,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     role: str
     path: str
+    is_used: bool = True
+    """Whether files go there: where TMPDIR cannot be used, they go elsewhere unasked."""
     free: int | None = None
     free_files: int | None = None
     """Files that may still be made; None where the file system counts none."""

@@ -221,15 +221,17 @@ def _limit(value: int) -> int | None:
 
 def look_at_places() -> tuple[Place, ...]:
     """The folders that a run writes to: its results, and what passes between processes."""
-    wanted = os.environ.get("TMPDIR")
+    found = [look_at_place("the current folder", Path.cwd())]
     try:
-        temporary = wanted or tempfile.gettempdir()
+        used = Path(tempfile.gettempdir())
     except FileNotFoundError:  # no folder of the usual ones can be written to
-        temporary = "/tmp"  # noqa: S108 - named in the finding, not written to
-    return (
-        look_at_place("the current folder", Path.cwd()),
-        look_at_place("TMPDIR" if wanted else "the folder for temporary files", Path(temporary)),
-    )
+        used = Path("/tmp")  # noqa: S108 - named in the finding, not written to
+    found.append(look_at_place("the folder for temporary files", used))
+    wanted = os.environ.get("TMPDIR")
+    if wanted and Path(wanted) != used:
+        asked = look_at_place("TMPDIR", Path(wanted))
+        found.append(msgspec.structs.replace(asked, is_used=False))
+    return tuple(found)
 
 
 def look_at_place(role: str, path: Path) -> Place:

@@ -56,7 +56,12 @@ def _cell(one: Finding, width: int) -> str:
 def summary(findings: Sequence[Finding]) -> str:
     """How many findings are what, and the names of those that are bad."""
     counts = {status: [f.name for f in findings if f.status == status] for status in SEVERITY}
-    told = [f"{len(names)} {status}" for status, names in reversed(counts.items()) if names]
+    nouns = {"warning": "warnings"}
+    told = [
+        f"{len(names)} {status if len(names) == 1 else nouns.get(status, status)}"
+        for status, names in reversed(counts.items())
+        if names
+    ]
     named = f": {', '.join(counts['bad'])}" if counts["bad"] else ""
     return ", ".join(told) + named
 

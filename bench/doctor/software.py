@@ -1,7 +1,7 @@
 """Ask torch what it was built with and what it finds: in a child process of its own.
 
 torch may start the accelerator's driver, may hang in it, or may not be importable at all; none of
-which must happen to the process that looks. The child is ``python -m bench.doctor.software``.
+which must happen to the process that looks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from bench.doctor.facts import Software
 from bench.errors import one_line
 from bench.measure.machine import probe
 
+CHILD = "from bench.doctor.software import print_software; print_software()"
+"""Not ``-m``: the package has imported this module by then, which Python warns of."""
 PATIENCE_S = 120.0
 """For importing torch from a slow disk and starting the driver of many devices."""
 
 
 def ask_torch() -> Software:
     """What torch says of itself and of the devices, asked in a child process."""
-    command = [sys.executable, "-m", "bench.doctor.software"]
+    command = [sys.executable, "-c", CHILD]
     try:
         child = subprocess.run(  # noqa: S603 - ourselves
             command, capture_output=True, timeout=PATIENCE_S, check=False
@@ -43,6 +45,11 @@ def ask_torch() -> Software:
         return msgspec.json.decode(lines[-1], type=Software)
     said = child.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
     return Software(failure=one_line(f"exit code {child.returncode}: {said[-1]}"))
+
+
+def print_software() -> None:
+    """Entry of the child."""
+    sys.stdout.buffer.write(msgspec.json.encode(describe_software()) + b"\n")
 
 
 def describe_software() -> Software:
@@ -152,7 +159,3 @@ def _pairs_apart(torch: Any) -> Iterator[tuple[int, int]]:
 
 def _said(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {error}", limit=300)
-
-
-if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(describe_software()) + b"\n")

@@ -113,6 +113,7 @@ SYSTEM_FAULTS = [
     ("interfaces", with_variables(NCCL_SOCKET_IFNAME="ib"), "bad", "NCCL_SOCKET_IFNAME=ib"),
     ("disk", with_place(), "bad", "TMPDIR, /scratch, is not there"),
     ("disk", with_place(free=GIB), "bad", "cannot be written to"),
+    ("disk", with_place(is_used=False), "warning", "is not there"),
     ("disk", with_place(free=GIB // 2, is_writable=True), "warning", "has room for 512 MiB"),
     ("disk", with_place(free=2**20, is_writable=True), "bad", "has room for 1 MiB"),
     ("disk", with_place(free=GIB, free_files=0, is_writable=True), "bad", "no more files"),

@@ -21,6 +21,7 @@ from bench.doctor.gather import (
     look_at_memory,
     look_at_nvidia,
     look_at_place,
+    look_at_places,
     read_load,
     shares,
     watch_load,
@@ -130,6 +131,16 @@ def test_places(tmp_path: Path) -> None:
     assert fine.free
     assert look_at_place("gone", tmp_path / "gone").free is None
     assert look_at_limits(tmp_path).has_infiniband is False
+
+
+def test_a_folder_for_temporary_files_that_is_not_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    _, used, asked = look_at_places()
+    assert (used.path, used.is_used, used.is_writable) == (str(tmp_path), True, True)
+    assert (asked.is_used, asked.free) == (False, None)
 
 
 def test_folders_of_runs_that_are_gone_are_named_and_kept(
