@@ -8,6 +8,7 @@ machine without it and ``bench --help`` answers at once.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import warnings
@@ -113,6 +114,7 @@ def run(
             "--resume needs the --out folder of the run to go on with, as it was named"
         )
     described = load_suite(suite)
+    _warn_of_this_machine()
     sys.stderr.write(f"suite {described.name}: loading PyTorch and looking at this machine ...\n")
     start_server()  # imports torch while the next line does so here
     from bench.run.session import run_suite
@@ -201,6 +203,41 @@ def report(
 
     for folder in folders:
         _print(str(write_report(folder)))
+
+
+@app.command()
+def doctor(
+    *,
+    json: JsonOption = False,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Start ranks that talk to each other, or not.")
+    ] = True,
+) -> None:
+    """Say what on this machine will spoil a measurement or a launch, why, and the remedy."""
+    from bench.doctor import diagnose
+    from bench.doctor.show import table
+
+    findings = diagnose(live=live)
+    if json:
+        _print_json(findings)
+    else:
+        _print(table(findings, shutil.get_terminal_size().columns))
+    if any(one.status == "bad" for one in findings):
+        raise typer.Exit(1)
+
+
+def _warn_of_this_machine() -> None:
+    """What speaks against figures measured here and now, a line each. It stops nothing."""
+    from bench.doctor import what_spoils_timing
+    from bench.doctor.show import line
+
+    try:
+        findings = what_spoils_timing()
+    except Exception as error:  # noqa: BLE001 - a look at the machine must never cost a run
+        _say(f"warning: this machine cannot be looked at: {type(error).__name__}: {error}")
+        return
+    for one in findings:
+        _say(line(one))
 
 
 def _print(text: str) -> None:

@@ -68,6 +68,13 @@ class Nvml:
             return None
         return int(getattr(values[0].value, VALUE_MEMBERS[values[0].valueType]))
 
+    def slow_reasons(self, handle: Any) -> int | None:
+        """Why a device's clocks are low, as bits; see ``SLOWED_DOWN``."""
+        reasons = self.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # the name of older drivers
+            reasons = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return None if reasons is None else int(reasons)
+
     def device(self, name: str) -> Any:
         """Handle of a device by its UUID."""
         return self.ask("nvmlDeviceGetHandleByUUID", name)
@@ -112,7 +119,7 @@ def used_before(case: Case, machine: Machine) -> tuple[int | None, ...]:
 def driver_version() -> str | None:
     """Version of NVIDIA's driver."""
     with opened() as nvml:
-        return None if nvml is None else _text(nvml.ask("nvmlSystemGetDriverVersion"))
+        return None if nvml is None else text_of(nvml.ask("nvmlSystemGetDriverVersion"))
 
 
 def describe_devices(devices: Sequence[DeviceInfo]) -> list[dict[str, Any]]:
@@ -126,7 +133,7 @@ def describe_devices(devices: Sequence[DeviceInfo]) -> list[dict[str, Any]]:
         if nvml is None:
             return [_facts() for _ in devices]
         handles = [nvml.device(one.visible_as) for one in devices]
-        buses = [_bus(nvml.ask("nvmlDeviceGetPciInfo", one)) if one else None for one in handles]
+        buses = [bus_of(nvml.ask("nvmlDeviceGetPciInfo", one)) if one else None for one in handles]
         return [_describe(nvml, index, handles, buses) for index in range(len(devices))]
 
 
@@ -181,7 +188,7 @@ def _nvlinks(nvml: Nvml, handle: Any) -> list[_NvLink]:
             _NvLink(
                 bytes_per_s=speed * 1e6 if speed else None,
                 to_switch=remote == TO_SWITCH,
-                remote_bus=_bus(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)),
+                remote_bus=bus_of(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)),
             )
         )
     return found
@@ -208,16 +215,16 @@ def _rate(nvlinks: Sequence[_NvLink], generation: int | None, width: int | None)
     return lane * width if lane is not None and width is not None else None
 
 
-def _bus(info: Any) -> str | None:
+def bus_of(info: Any) -> str | None:
     """A place on the bus as ``/sys`` spells it: NVML's domain has eight digits, not four."""
-    text = None if info is None else _text(info.busId)
+    text = None if info is None else text_of(info.busId)
     if text is None:
         return None
     domain, _, rest = text.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _text(answer: Any) -> str | None:
+def text_of(answer: Any) -> str | None:
     """Old packages answer with bytes."""
     return answer.decode() if isinstance(answer, bytes) else answer
 
@@ -249,9 +256,7 @@ class DeviceReader:
         if handle is None:
             return DeviceSample(at_s=at_s)
         utilisation = nvml.ask("nvmlDeviceGetUtilizationRates", handle)
-        reasons = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if reasons is None:  # the name of older drivers
-            reasons = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        reasons = nvml.slow_reasons(handle)
         return DeviceSample(
             at_s=at_s,
             utilisation=None if utilisation is None else utilisation.gpu / 100,

@@ -9,9 +9,6 @@ import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
-from torch._C._autograd import _profiler_enabled
-
 from bench.measure.machine import read_text
 
 SETTINGS = {
@@ -56,6 +53,11 @@ def _of_python() -> Iterator[str]:
 
 
 def _of_torch() -> Iterator[str]:
+    if "torch" not in sys.modules:
+        return
+    import torch  # noqa: PLC0415 - who has not imported it does without, and waits for nothing
+    from torch._C._autograd import _profiler_enabled  # noqa: PLC0415
+
     if _profiler_enabled():
         yield "torch.profiler"
     if torch.is_anomaly_enabled():

@@ -9,7 +9,6 @@ import multiprocessing.process
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -31,11 +30,11 @@ from bench.measure.sampler import Sampler
 from bench.plan.case import Case, Effort, Machine
 from bench.records.record import Conditions
 from bench.run import server, worker
+from bench.run.loopback import loopback_variables
 from bench.run.outcome import Assignment, Job, RankOutcome
 from bench.run.rank import outcome_file, phase_file
 from bench.run.watch import Ends, Watch
 
-LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 SHUTDOWN_S = 2
 """For ranks to end by themselves when the launch is over."""
 TAIL_LINES = 20
@@ -176,11 +175,7 @@ class Launcher:
         # NCCL's flight recorder writes a pickle when a collective fails: here, not in ~/.cache.
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
             environment[name] = str(folder / "flight-recorder-")
-        loopback = LOOPBACK.get(sys.platform)
-        if loopback is not None and case.nodes == 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
-            # One host needs no name to resolve and no interface to be up but this.
-            environment["GLOO_SOCKET_IFNAME"] = loopback
-        return environment
+        return environment | (loopback_variables() if case.nodes == 1 else {})
 
 
 def _run_elastic(

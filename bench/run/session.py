@@ -7,7 +7,6 @@ import datetime
 import secrets
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from bench.records.store import Store, read_records, read_run
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.progress import Lines
 from bench.run.rounds import Runner
+from bench.run.scratch import scratch
 
 RUNS = Path("runs")
 
@@ -76,13 +76,13 @@ def run_suite(
             else _describe(suite, planned, machine, budget_s)
         )
         info.suite["budget_s"] = budget_s  # of a resumed run: what it may spend is what it says now
-        with Store(folder, resume=resume) as store, _scratch() as scratch:
+        with Store(folder, resume=resume) as store, scratch() as private:
             before = read_records(folder) if resume else []
             store.write_run(info)
             progress = Lines(sys.stderr)
             progress.say(f"results go to {folder}")
             runner = Runner(
-                launcher=Launcher(scratch, machine),
+                launcher=Launcher(private, machine),
                 store=store,
                 run_id=info.run_id,
                 environment=info.environment_fingerprint,
@@ -179,18 +179,6 @@ def _new_folder(name: str) -> Path:
             raise OutputError(f"{folder}: cannot be made: {error.strerror}") from error
         return folder
     raise OutputError(f"{RUNS}: a hundred runs started in one second")
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    """A private folder for what passes between processes."""
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        tempfile.tempdir = folder  # torch's launcher leaves files behind where processes failed
-        try:
-            yield Path(folder)
-        finally:
-            tempfile.tempdir = before
 
 
 @contextlib.contextmanager
