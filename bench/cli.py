@@ -160,7 +160,7 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
         return
     for number, one in enumerate(planned, start=1):
         twin = "   twin" if one.case.twin else ""
-        note = f"{twin}   skipped: {one.skip_reason}" if one.skip_reason else twin
+        note = f"{twin}   skipped: {one_line(one.skip_reason)}" if one.skip_reason else twin
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
     from bench.run.schedule import schedule

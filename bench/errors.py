@@ -17,9 +17,15 @@ import re
 import signal
 from collections.abc import Iterable
 
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Escape sequences, control characters and half characters: nothing of others' text may carry them
-into a terminal or a file."""
+CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]"  # colours, moves
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links, whatever a terminal obeys
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"  # unseen, or turn text
+    r"|[\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]|[\U000e0000-\U000e0fff]"
+)
+"""Escape sequences, control characters, half characters, and characters that cannot be seen or
+turn the direction of others: nothing of others' text may carry them into a terminal or a file."""
 
 
 def one_line(text: str, limit: int = 500) -> str:
@@ -33,7 +39,10 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 class BenchError(Exception):
-    """Something the user can put right; the message says what, where, and how."""
+    """Something the user can put right; the message says what, where, and how, on one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, limit=1000))
 
 
 class SuiteError(BenchError):

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from scipy import special, stats
 
+from bench.analyze.stats import exponential
+
 OUTLYING = 5.0
 """Typical scatters from the middle of its row at which a launch is no part of it any more."""
 EDGE = 3.0
@@ -105,7 +107,7 @@ def drift_of(rows: Iterable[Sequence[Launch]]) -> Drift | None:
         squared_error = between * len(rounds) / freedom
     times = [launch.at for row in rows for launch in row]
     return Drift(
-        change=math.expm1(slope * (max(times) - min(times))),
+        change=exponential(slope * (max(times) - min(times))) - 1,
         slope=slope,
         middle=(max(times) + min(times)) / 2,
         chance=_chance(slope, squared_error, freedom),
@@ -148,7 +150,7 @@ def counted(rows: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
     drift = drift_of(rows.values())
     logs = {key: _levelled(row, drift) for key, row in rows.items()}
     typical = typical_scatter(logs.values())
-    return {key: [math.exp(log) for log in _clipped(row, typical)] for key, row in logs.items()}
+    return {key: [exponential(log) for log in _clipped(row, typical)] for key, row in logs.items()}
 
 
 def _levelled(row: Sequence[Launch], drift: Drift | None) -> list[float]:

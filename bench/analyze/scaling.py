@@ -76,13 +76,14 @@ def rows_of(
 
 def _with_twins(rows: Sequence[Row], noise: Noise) -> list[Row]:
     """The rows without those that only repeat another, which is told what its repeat gave."""
+    originals = {row.case.id for row in rows if not row.case.twin}
     twins = {original_of(row.case).id: row for row in rows if row.case.twin}
-    originals = {row.case.id for row in rows}
     return [
         msgspec.structs.replace(row, twin=_twin(row, twins[row.case.id], noise))
-        if row.case.id in twins
+        if not row.case.twin and row.case.id in twins
         else row
         for row in rows
+        # One that repeats nothing here is a row like any other: none is lost.
         if not row.case.twin or original_of(row.case).id not in originals
     ]
 

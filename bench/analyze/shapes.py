@@ -53,7 +53,7 @@ def has_trend(steps: Sequence[float]) -> int:
     third = len(steps) // 3
     before, after = statistics.median(steps[:third]), statistics.median(steps[-third:])
     tau = stats.kendalltau(range(len(means)), means)
-    if abs(after / before - 1) <= CHANGED or float(tau.pvalue) >= SURE:
+    if abs(after - before) <= CHANGED * before or float(tau.pvalue) >= SURE:
         return 0
     return 1 if after > before else -1
 

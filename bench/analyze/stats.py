@@ -31,6 +31,9 @@ LEAST_VARIANCE = 1e-8
 """Of a logarithm: no clock and no scheduler repeats a launch to better than 0.01 %."""
 
 
+LARGEST_LOG = 100.0
+
+
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A figure with its 95 % interval; both ends None where there is none."""
 
@@ -238,14 +241,19 @@ def _difference(
     return first.mean - second.mean, squared_error, min(freedom, max(noise.most, 1.0))
 
 
+def exponential(log: float) -> float:
+    """The exponential function, up to where no figure is one any more, nor any interval's end."""
+    return math.exp(max(-LARGEST_LOG, min(LARGEST_LOG, log)))
+
+
 def _estimate(log: float, squared_error: float, freedom: float, launches: int) -> Estimate:
     if launches < 2:
-        return Estimate(value=math.exp(log), launches=launches)
+        return Estimate(value=exponential(log), launches=launches)
     reach = _student(freedom) * math.sqrt(squared_error)
     return Estimate(
-        value=math.exp(log),
-        low=math.exp(log - reach),
-        high=math.exp(log + reach),
+        value=exponential(log),
+        low=exponential(log - reach),
+        high=exponential(log + reach),
         launches=launches,
     )
 

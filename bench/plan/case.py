@@ -6,6 +6,7 @@ Nothing here imports torch: a plan, a record and a report can be read on any mac
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,10 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 NaturalFloat = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+Samples = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+"""Of one optimizer step over all devices."""
+MAX_DEPTH = 20
+"""Of an option's value, lists and mappings within each other."""
 
 Precision = Literal["fp32", "tf32", "bf16-amp", "fp16-amp", "bf16"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
@@ -24,6 +29,9 @@ Scaling = Literal["weak", "strong"]
 Optimizer = Literal["sgd", "adamw"]
 UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 """What an id, which is part of file names, must not contain."""
+
+DEVICE = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
+"""What some systems take for a device, in whatever folder it stands."""
 
 ADDED = {"twin": False}
 """Fields that a case did not always have, with the value that it had without them: so that equal
@@ -52,23 +60,23 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Device type: cpu, cuda, xpu ..."""
     backend: str | None
     """Carrier of the strategy's collectives; None where it has none."""
-    world_size: int
+    world_size: PositiveInt
     """Number of devices, also for a strategy that drives them from one process."""
-    nodes: int = 1
+    nodes: PositiveInt = 1
     precision: Precision
     compile: Compile
     optimizer: Optimizer
-    per_device_batch: int
+    per_device_batch: PositiveInt
     """Samples that one device sees in one micro-step."""
-    global_batch: int
+    global_batch: Samples
     scaling: Scaling
-    accumulation_steps: int
+    accumulation_steps: PositiveInt
     """Micro-steps of one optimizer step."""
-    cores_per_device: int | None
+    cores_per_device: PositiveInt | None
     """On a CPU, the cores that make up one device; None on accelerators."""
     data: str
     """Where the batches come from."""
-    seed: int
+    seed: Natural
     twin: bool = False
     """Whether it repeats an equal case, so that the two show what noise alone does."""
     id: str = ""
@@ -184,6 +192,23 @@ def original_of(case: Case) -> Case:
     return identify(msgspec.structs.replace(case, twin=False, id="")) if case.twin else case
 
 
+def odd_value(value: Any, depth: int = 0) -> str | None:
+    """Why an option's value cannot be written to a record and read again; None where it can."""
+    match value:
+        case None | bool() | str():
+            return None
+        case int():
+            return None if -(2**63) <= value < 2**63 else "a number of more than 64 bits"
+        case float():
+            return None if math.isfinite(value) else f"must be a finite number, not {value}"
+        case list() | tuple() | dict():
+            if depth == MAX_DEPTH:
+                return f"is nested more than {MAX_DEPTH} deep"
+            parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+            return next((odd for part in parts if (odd := odd_value(part, depth + 1))), None)
+    return f"a {type(value).__name__} is no option's value"
+
+
 def _identity(case: Case) -> bytes:
     """All that makes a case what it is, as JSON; fields added later count where they are set."""
     parts = [
@@ -192,6 +217,16 @@ def _identity(case: Case) -> bytes:
         if name not in ADDED or value != ADDED[name]
     ]
     return b"{" + b",".join(parts) + b"}"
+
+
+def file_name(text: str) -> str:
+    """A name given by people as a part of a file's: in one folder, short, and no option or device.
+
+    >>> file_name("../etc/passwd"), file_name(".."), file_name("con")
+    ('etc-passwd', 'suite', 'suite-con')
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:80] or "suite"
+    return f"suite-{name}" if DEVICE.fullmatch(name) else name
 
 
 def _slug(text: str) -> str:

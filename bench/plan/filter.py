@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from bench.errors import FilterError, did_you_mean
+from bench.errors import FilterError, did_you_mean, one_line
 from bench.plan.case import Case
 
 FIELDS = frozenset(Case.__struct_fields__)
 MAPPINGS = frozenset({"options", "workload_options"})
 
+MAX_DEPTH = 100
+"""Of operations within each other."""
+
 Value = Callable[[Case], Any]
+Known = Mapping[str, Set[str]]
+"""For each of ``MAPPINGS``, the entries that some case may have."""
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -33,22 +39,48 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 CONSTANTS = {"true": True, "false": False, "null": None, "none": "none"}
 
 
-def compile_filter(expression: str) -> Callable[[Case], bool]:
+def compile_filter(expression: str, known: Known | None = None) -> Callable[[Case], bool]:
     """Turn an expression into a test of one case.
 
+    Args:
+        expression: to read.
+        known: options that it may ask for; None for any.
+
     Raises:
-        FilterError: it is not such an expression, or compares two things of which none is a field.
+        FilterError: it is not such an expression, compares two things of which none is a field, or
+            asks for an option that nothing has.
     """
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
+        with warnings.catch_warnings(action="ignore"):  # of a parser that takes it for a program
+            tree = ast.parse(expression.strip(), mode="eval")
+        if _depth(tree) > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
         test = _test(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise FilterError(
-            f"filter '{expression}' cannot be read: {reason}; write it like: "
+            f"filter '{one_line(expression, limit=200)}' cannot be read: {reason}; write it like: "
             "strategy == ddp and world_size <= 2"
         ) from error
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=mapping), attr=entry) if (
+                known is not None and mapping in MAPPINGS and entry not in known[mapping]
+            ):
+                raise FilterError(
+                    f"filter '{one_line(expression, limit=200)}': nothing here has an option "
+                    f"'{entry}'{did_you_mean(entry, known[mapping])}"
+                )
     return lambda case: bool(test(case))
+
+
+def _depth(tree: ast.AST) -> int:
+    """Nodes within each other, counted without recursion."""
+    depth, level = 0, [tree]
+    while level:
+        depth += 1
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
 
 
 def _test(node: ast.expr) -> Value:
@@ -134,6 +166,6 @@ def _word(node: ast.expr) -> Value:
     return lambda _: constant
 
 
-def matching(expression: str | None) -> Callable[[Case], bool]:
-    """The test of an expression; without one, every case matches."""
-    return compile_filter(expression) if expression else lambda _: True
+def matching(expression: str | None, known: Known | None = None) -> Callable[[Case], bool]:
+    """The test of an expression; without one, every case matches. As ``compile_filter``."""
+    return compile_filter(expression, known) if expression else lambda _: True

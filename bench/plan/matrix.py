@@ -6,16 +6,24 @@ an error before anything starts. What this machine lacks becomes a skip, and so 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, plural
-from bench.plan.case import Case, Effort, Machine, PlannedCase, identify
-from bench.plan.filter import matching
-from bench.plan.registry import find_strategy, find_workload, split_reference
+from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line, plural
+from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
+from bench.plan.filter import Known, matching
+from bench.plan.registry import (
+    all_strategies,
+    all_workloads,
+    find_strategy,
+    find_workload,
+    split_reference,
+)
 from bench.plan.suite import Block, Settings, Suite
 from bench.strategies.base import Options, Strategy
 from workloads.base import Facts, Workload
@@ -26,7 +34,13 @@ EQUALLY_FAST = 0.95
 """Slowest over fastest core from which cores are alike: the best of them may boost a little higher,
 whereas those of another kind are a fifth slower, or more."""
 
+MAX_CASES = 100_000
+"""Of a suite, before filters: more would take months to run, and memory to plan."""
+MAX_SAMPLES = 10**12
+"""Of one optimizer step."""
+
 Converted = TypeVar("Converted", bound=msgspec.Struct)
+Found = TypeVar("Found")
 
 
 class _Model(msgspec.Struct, frozen=True, eq=False):
@@ -65,10 +79,14 @@ def expand(
         FilterError: ``only`` cannot be read.
         BenchError: nothing is left to run.
     """
-    wanted = matching(only)
+    known = _known_options(suite)
+    planners = [_BlockPlanner(suite, block, machine, known) for block in suite.blocks]
+    _check_size(suite, planners)
+    wanted = matching(only, known)
     planned: dict[str, PlannedCase] = {}
-    for block in suite.blocks:
-        for candidate in _BlockPlanner(suite, block, machine).expand():
+    for planner in planners:
+        block = planner.block
+        for candidate in planner.expand():
             # A twin goes with its original: alone it shows nothing.
             if not wanted(msgspec.structs.replace(candidate.case, twin=False)):
                 continue
@@ -93,10 +111,43 @@ def expand(
     )
 
 
+def _check_size(suite: Suite, planners: Iterable[_BlockPlanner]) -> None:
+    """Refuse what is too large before any of it is made."""
+    total = 0
+    for planner in planners:
+        total += planner.count()
+        if total > MAX_CASES:
+            raise SuiteError(
+                f"with this block the suite has {total:,} cases, more than {MAX_CASES:,} (filters "
+                "count later): shorten its lists, which multiply, or make several suites",
+                source=suite.source,
+                path=planner.block.path,
+            )
+
+
+def _known_options(suite: Suite) -> Known:
+    """What ``options`` and ``workload_options`` of any case may hold, to be named in a filter."""
+    own_workloads = {split_reference(name)[0] for one in suite.blocks for name, _ in one.workloads}
+    own_strategies = {name for one in suite.blocks for name, _ in one.strategies}
+    workloads = [*all_workloads().values(), *_found(find_workload, own_workloads)]
+    strategies = [*all_strategies().values(), *_found(find_strategy, own_strategies)]
+    return {
+        "workload_options": frozenset(x for w in workloads for x in w.options.__struct_fields__),
+        "options": frozenset(x for s in strategies for x in s.options.__struct_fields__),
+    }
+
+
+def _found(find: Callable[[str], Found], names: Iterable[str]) -> Iterator[Found]:
+    for name in names:
+        with contextlib.suppress(BenchError):  # said where the name stands
+            yield find(name)
+
+
 class _BlockPlanner:
     """Expands one block of a suite for one machine."""
 
-    def __init__(self, suite: Suite, block: Block, machine: Machine) -> None:
+    def __init__(self, suite: Suite, block: Block, machine: Machine, known: Known) -> None:
+        self.known = known
         self.suite = suite
         self.block = block
         self.machine = machine
@@ -105,7 +156,7 @@ class _BlockPlanner:
         """The block's cases: workloads, then settings, then strategies, then sizes."""
         ways = self._ways()
         try:
-            wanted = matching(self.block.filter)
+            wanted = matching(self.block.filter, self.known)
         except FilterError as error:
             raise self._error(str(error), "filter") from error
         for index, (reference, axes) in enumerate(self.block.workloads):
@@ -132,14 +183,27 @@ class _BlockPlanner:
     def _asks_for(self, setting: str) -> bool:
         return setting in self.block.axes
 
-    def _ways(self) -> list[_Way]:
-        ways: list[_Way] = []
+    def count(self) -> int:
+        """Cases before filters, without making any."""
+        workloads = sum(_combinations(axes) for _, axes in self.block.workloads)
+        ways = sum(
+            _combinations(axes) * len(_sizes(strategy, self.block.world_sizes))
+            for _, _, strategy, axes in self._strategies()
+        )
+        return _combinations(self.block.axes) * workloads * ways * (1 + self.block.twins)
+
+    def _strategies(self) -> Iterator[tuple[str, str, Strategy, dict[str, list[Any]]]]:
+        """(path, name, strategy, axes of its options)."""
         for index, (name, axes) in enumerate(self.block.strategies):
             path = f"strategies[{index}]"
             try:
-                strategy = find_strategy(name)
+                yield path, name, find_strategy(name), axes
             except BenchError as error:
                 raise self._error(str(error), path) from error
+
+    def _ways(self) -> list[_Way]:
+        ways: list[_Way] = []
+        for path, name, strategy, axes in self._strategies():
             for chosen in _choices(axes):
                 options = self._convert(chosen, strategy.options, name, f"{path}.{name}")
                 settings = msgspec.structs.asdict(options)
@@ -173,24 +237,36 @@ class _BlockPlanner:
                     preset_name,
                     msgspec.structs.asdict(options),
                     preset.per_device_batch,
-                    workload.facts(options),
+                    self._facts(workload, options, path),
                 )
             )
         return models
+
+    def _facts(self, workload: Workload, options: Any, path: str) -> Facts:
+        try:
+            return workload.facts(options)
+        except Exception as error:  # a user's own function
+            message = f"the facts of {workload.name} fail: {type(error).__name__}: {error}"
+            raise self._error(message, path) from error
 
     def _convert(
         self, given: dict[str, Any], kind: type[Converted], owner: str, path: str
     ) -> Converted:
         known = kind.__struct_fields__
-        for key in given:
+        for key, value in given.items():
             if key not in known:
                 hint = did_you_mean(key, known) if known else ". It has none"
                 raise self._error(f"{owner} has no option '{key}'{hint}", path)
+            problem = odd_value(value)
+            if problem is not None:
+                raise self._error(problem, f"{path}.{key}")
         try:
             return msgspec.convert(given, kind)
         except msgspec.ValidationError as error:
             message, _, inner = str(error).partition(" - at `$")
             raise self._error(message, path + inner.rstrip("`")) from error
+        except Exception as error:  # a user's own check of the options
+            raise self._error(f"{type(error).__name__}: {error}", path) from error
 
     def _resolve(
         self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
@@ -227,8 +303,16 @@ class _BlockPlanner:
             case=case,
             effort=effort,
             skip_reason=self._skip_reason(case, model, way.strategy, available),
-            flags=tuple(_flags(case, way.strategy, available, self.machine)),
+            flags=self._flags(case, way.strategy, available),
         )
+
+    def _flags(self, case: Case, strategy: Strategy, available: int) -> tuple[str, ...]:
+        try:
+            found = tuple(_flags(case, strategy, available, self.machine))
+        except Exception as error:  # a user's own function
+            message = f"the flags of {case.strategy} fail: {type(error).__name__}: {error}"
+            raise self._error(message, "strategies") from error
+        return tuple(map(one_line, found))
 
     def _skip_reason(
         self, case: Case, model: _Model, strategy: Strategy, available: int
@@ -237,7 +321,8 @@ class _BlockPlanner:
         if reason is not None:
             return reason
         try:
-            return strategy.check(model.facts, case, self.machine)
+            problem = strategy.check(model.facts, case, self.machine)
+            return None if problem is None else one_line(problem)
         except Exception as error:  # a user's own check
             message = f"the check of {case.strategy} fails: {type(error).__name__}: {error}"
             raise self._error(message, "strategies") from error
@@ -253,6 +338,12 @@ class _BlockPlanner:
                     "global_batch",
                 )
             per_device = settings.per_device_batch or model.per_device_batch
+            if per_device * steps > MAX_SAMPLES:
+                raise self._error(
+                    f"{world_size} devices x {settings.accumulation_steps} accumulation steps x "
+                    f"{per_device} samples are more than {MAX_SAMPLES:,} in a step",
+                    "per_device_batch",
+                )
             return per_device, per_device * steps
         if asked is None or settings.per_device_batch is not None:
             raise self._error(
@@ -300,10 +391,17 @@ def _settings(block: Block) -> Iterator[Settings]:
 def _way_sizes(ways: Sequence[_Way], world_sizes: Sequence[int]) -> Iterator[tuple[_Way, int]]:
     """A strategy bound to fewer devices than all sizes asked for runs once, on its largest."""
     for way in ways:
-        limit = way.strategy.max_world_size
-        fitting = [size for size in world_sizes if limit is None or size <= limit]
-        for size in fitting or [limit or 1]:
+        for size in _sizes(way.strategy, world_sizes):
             yield way, size
+
+
+def _sizes(strategy: Strategy, world_sizes: Sequence[int]) -> list[int]:
+    limit = strategy.max_world_size
+    return [size for size in world_sizes if limit is None or size <= limit] or [limit or 1]
+
+
+def _combinations(axes: Mapping[str, list[Any]]) -> int:
+    return math.prod(map(len, axes.values()))
 
 
 def _label(name: str, options: Options) -> str:

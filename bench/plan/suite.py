@@ -6,13 +6,12 @@ YAML itself is broken. Plain data only: tags that construct objects are refused 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from bench.errors import BenchError, SuiteError, did_you_mean
 from bench.plan.case import (
@@ -28,6 +27,7 @@ from bench.plan.case import (
     Scaling,
     Window,
 )
+from bench.plan.document import MAX_BYTES, read_document
 
 SHIPPED = resources.files("bench.plan") / "suites"
 
@@ -115,11 +115,17 @@ def load_suite(reference: str) -> Suite:
     try:
         if path.suffix not in {".yaml", ".yml"} and not path.is_file():
             raise BenchError(f"no suite or file '{reference}'{did_you_mean(reference, shipped)}")
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)  # no more, whatever it is a link to
+        if len(content) > MAX_BYTES:
+            raise SuiteError(f"is larger than {MAX_BYTES:,} bytes", source=reference)
+        text = content.decode("utf-8")
     except OSError as error:
         raise BenchError(f"{reference}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SuiteError(f"is not UTF-8 text: {error.reason}", source=reference) from error
+    except ValueError as error:  # a name with a null character
+        raise BenchError(f"{reference}: is no name of a file: {error}") from error
     return parse_suite(text, source=reference)
 
 
@@ -129,7 +135,7 @@ def parse_suite(text: str, *, source: str) -> Suite:
     Raises:
         SuiteError: names ``source`` and the field's path or line.
     """
-    document = _load_yaml(text, source)
+    document = read_document(text, source)
     read = _Reader(source)
     top = read.mapping(document, "", SUITE_KEYS)
     defaults = read.axes(read.mapping(top.get("defaults", {}), "defaults", SETTINGS), "defaults")
@@ -263,42 +269,6 @@ class _Reader:
                 )
             )
         return tuple(found)
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, which also refuses a key that appears twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be plain text", key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} appears twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _load_yaml(text: str, source: str) -> Any:
-    try:
-        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise SuiteError(f"is not valid YAML: {error.problem}", source=source, path=line) from error
-    except Exception as error:  # the loader's constructors raise what they like on odd scalars
-        reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
-        raise SuiteError(f"is not valid YAML: {reason}", source=source) from error
-    if document is None:
-        raise SuiteError("is empty", source=source)
-    return document
 
 
 def _choices(kind: Any) -> list[str]:

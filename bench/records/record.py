@@ -9,13 +9,29 @@ fields they do not know, so that adding one keeps the schema number.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from bench.plan.case import Case, Pass
 
 SCHEMA = 1
+
+MOST = 2**63 - 1
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Difference = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Figure = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+"""What is counted or measured and cannot be negative. Limits are far beyond use: what exceeds them
+was not measured, and would be nothing but digits in a table."""
+Change = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+"""A difference, which may be negative, or a little less than nothing by rounding."""
+Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e15)]
+"""Of work done: its logarithm is taken."""
+Size = Annotated[float, msgspec.Meta(ge=0)]
+"""Of an error, which has no limit."""
 
 Status = Literal["ok", "out_of_memory", "failed", "timeout", "skipped", "interrupted"]
 Verdict = Literal["exact", "within_precision", "lossy_by_design", "failed", "not_checked"]
@@ -27,62 +43,62 @@ BROKEN_FLAGS = frozenset({"ranks_differ", "duplicate_data"})
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Raw times in seconds. One entry, or one list, per process."""
 
-    launch_s: float | None
+    launch_s: Seconds | None
     """From the decision to start until every rank has joined its group."""
-    setup_s: list[float]
+    setup_s: list[Seconds]
     """Building the model, its wrapper, the optimizer and the batches."""
-    first_step_s: list[float | None]
+    first_step_s: list[Seconds | None]
     """The first step of all; null when there was no warm-up, since then it is in the window."""
-    warmup_step_s: list[list[float]]
+    warmup_step_s: list[list[Seconds]]
     """Steps between the first one and the window."""
-    step_s: list[list[float]]
+    step_s: list[list[Seconds]]
     """Every step of the window."""
-    block_steps: int
+    block_steps: AtLeastOne
     """Steps between two looks at the clock by all ranks together."""
-    window_s: list[float]
+    window_s: list[Seconds]
     """Sum of the blocks' times, each from a common start to this process's last synchronise."""
     stopped_by: Literal["min_steps", "target_interval", "max_s"]
     """What set the number of steps."""
-    minor_faults_per_step: list[float | None] | None = None
+    minor_faults_per_step: list[Figure | None] | None = None
     """Pages that the system gave a process in a step of the window: memory that an allocator had
     given back, and asks for again."""
-    clock_resolution_s: float | None = None
+    clock_resolution_s: Seconds | None = None
     """Shortest time that the clock of the steps can tell from none."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """Work done by all devices together."""
 
-    samples_per_s: float
+    samples_per_s: Rate
     unit: str
-    units_per_sample: int
+    units_per_sample: AtLeastOne
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Median seconds of each part of a step, on the slowest process."""
 
-    data_s: float
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    pieces_s: dict[str, float] | None = None
+    data_s: Seconds
+    forward_s: Seconds
+    backward_s: Seconds
+    optimizer_s: Seconds
+    pieces_s: dict[str, Seconds] | None = None
     """Pieces that a strategy marks, such as ``forward.broadcast``: each is part of its phase."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks in bytes, one entry per device; null where the figure does not exist."""
 
-    peak_allocated_bytes: list[int | None]
+    peak_allocated_bytes: list[Bytes | None]
     """Largest total of live tensors: what an accelerator's allocator saw in the timing pass, and on
     a CPU what a profile saw in the memory pass."""
-    peak_reserved_bytes: list[int | None]
+    peak_reserved_bytes: list[Bytes | None]
     """Largest total that the allocator held from the driver."""
-    peak_driver_bytes: list[int | None]
+    peak_driver_bytes: list[Difference | None]
     """Device-wide use at block ends, less what was used before our processes were there; where
     NVML cannot tell, before the group and the model were, so that the context is left out."""
-    peak_process_bytes: list[int | None]
+    peak_process_bytes: list[Bytes | None]
     """Resident memory of the process that drives the device, Python and libraries included."""
-    by_category: dict[str, list[int]] | None = None
+    by_category: dict[str, list[Bytes]] | None = None
     """Of what lives from step to step, per device: parameters, buffers, optimizer_state."""
 
 
@@ -90,12 +106,12 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
     """One operation that a step communicates with; all figures per step."""
 
     op: str
-    calls: float
-    payload_bytes: int | None
+    calls: Figure
+    payload_bytes: Bytes | None
     """The larger of input and output on one rank, summed over the calls."""
-    wire_bytes_minimum: int | None
+    wire_bytes_minimum: Bytes | None
     """What a rank must send in a ring."""
-    busy_s: float
+    busy_s: Seconds
     """Moving bytes, as the quickest rank saw each call: waiting for others left out."""
 
     @property
@@ -112,84 +128,84 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """What communication costs in one step; the three figures of time are never mixed."""
 
-    sync_cost_s: float | None = None
+    sync_cost_s: Change | None = None
     """Step with synchronisation minus step without, slowest process: median of the pairs."""
-    sync_pairs_s: list[tuple[float, float]] | None = None
+    sync_pairs_s: list[tuple[Seconds, Seconds]] | None = None
     """Seconds of a step with and without synchronisation, measured in turns."""
-    bucket_bytes: list[int] | None = None
+    bucket_bytes: list[Bytes] | None = None
     """What is communicated at once: DDP's gradient buckets as torch laid them out, in order, or
     the parameters of FSDP's units."""
     collectives: list[CollectiveCost] | None = None
-    busy_s: float | None = None
+    busy_s: Seconds | None = None
     """Moving bytes, on the rank with the longest ``exposed_s``; in a profiled step."""
-    exposed_s: float | None = None
+    exposed_s: Change | None = None
     """Of that, while nothing is computed."""
-    wait_s: float | None = None
+    wait_s: Change | None = None
     """For ranks that come late to a collective, on the rank that waits longest."""
-    hidden_fraction: float | None = None
+    hidden_fraction: Change | None = None
     """Share of ``busy_s`` during which something is computed."""
-    profiled_step_s: float | None = None
+    profiled_step_s: Seconds | None = None
     """A step while the profile ran, on the slowest rank."""
-    standalone_s: float | None = None
+    standalone_s: Seconds | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where one process ran."""
 
-    cores: list[int]
+    cores: list[Whole]
     """That it was bound to."""
-    threads: int
+    threads: AtLeastOne
     """Of computation on the host."""
 
 
 class HostConditions(msgspec.Struct, frozen=True, kw_only=True):
     """The host within a window; null where the system does not tell, or the window was short."""
 
-    others_load: float | None = None
+    others_load: Figure | None = None
     """Work of other programs on the cores that the case may use, as a share of them: 0.5 is one of
     two cores. Programs on the other thread of such a core count too."""
-    steal: float | None = None
+    steal: Figure | None = None
     """Share of those CPUs' time that the hypervisor gave to other machines."""
-    frequency_hz_mean: float | None = None
+    frequency_hz_mean: Figure | None = None
     """Of the cores, at most eight of them looked at; the lowest and the highest are of the moments'
     means."""
-    frequency_hz_min: float | None = None
-    frequency_hz_max: float | None = None
-    throttled_s: float | None = None
+    frequency_hz_min: Figure | None = None
+    frequency_hz_max: Figure | None = None
+    throttled_s: Seconds | None = None
     """Held back by the container's quota, mean of the CPUs."""
 
 
 class DeviceConditions(msgspec.Struct, frozen=True, kw_only=True):
     """One device within a window, as NVML tells; null what it does not tell."""
 
-    utilisation: float | None = None
+    utilisation: Figure | None = None
     """Share of the time in which some kernel ran."""
-    clock_hz_mean: float | None = None
+    clock_hz_mean: Figure | None = None
     """Of the multiprocessors."""
-    clock_hz_min: float | None = None
-    clock_hz_max: float | None = None
-    temperature_c_max: float | None = None
-    power_w_mean: float | None = None
-    energy_j: float | None = None
+    clock_hz_min: Figure | None = None
+    clock_hz_max: Figure | None = None
+    temperature_c_max: Change | None = None
+    power_w_mean: Figure | None = None
+    energy_j: Figure | None = None
     """By the device's own counter, else mean power over the window."""
-    pcie_rx_bytes_per_s: float | None = None
-    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: Figure | None = None
+    pcie_tx_bytes_per_s: Figure | None = None
     throttled: bool | None = None
     """Whether heat, a power brake or the hardware slowed it down at some moment; that its power is
     capped under load is normal."""
-    other_programs: int | None = None
+    other_programs: Whole | None = None
     """Processes of others that computed on it: the most at one moment."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What else went on while a window was timed, seen from the parent of the ranks."""
 
-    span_s: float
+    span_s: Seconds
     """From the first rank's begin to the last one's end, what lies between blocks included."""
     host: HostConditions
     devices: list[DeviceConditions] = []
     """Per device of the case; none where NVML knows nothing of them."""
-    energy_per_sample_j: float | None = None
+    energy_per_sample_j: Figure | None = None
     """Of all devices together; the host's own is not known."""
 
 
@@ -199,29 +215,29 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str | None = None
     """Why it failed, or was not checked."""
-    error: float | None = None
+    error: Size | None = None
     """fp64: worst relative difference among the losses of all steps, the first gradient and the
     last parameters."""
-    tolerance: float | None = None
-    gradient_error: float | None = None
+    tolerance: Size | None = None
+    gradient_error: Size | None = None
     """The case's own precision: first gradient of the worst tensor, relative to its reference."""
-    gradient_tolerance: float | None = None
+    gradient_tolerance: Size | None = None
     """What mere reordering of the reference does, times a safety factor: the largest of all
     tensors whose size is not negligible."""
-    max_rank_divergence: float | None = None
+    max_rank_divergence: Size | None = None
     """Largest difference of any parameter between any two ranks after the last step."""
     reference: Literal["micro_batches", "whole_batch", "none"] = "none"
-    steps: int | None = None
-    per_device_batch: int | None = None
+    steps: Whole | None = None
+    per_device_batch: Whole | None = None
     """Samples of one micro-step in this pass: the case's, cut down to bound its cost."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One launch of one pass of one case, or the reason why there was none."""
 
-    schema: int = SCHEMA
+    schema: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA
     run_id: str
-    launch: int
+    launch: Annotated[int, msgspec.Meta(ge=0, le=10**6)]
     pass_: Pass = msgspec.field(name="pass")
     case: Case
     status: Status
@@ -241,11 +257,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     observers: list[str] | None = None
     """What observed or slowed a process of a timing pass on purpose; null where nothing did."""
     flags: list[str] = []
-    round: int | None = None
+    round: Whole | None = None
     """Of timing: launches of one round were made one after the other, with one fork server."""
-    elapsed_s: float | None = None
+    elapsed_s: Seconds | None = None
     """The whole launch, from its decision to the end of its processes."""
-    restart_s: float | None = None
+    restart_s: Seconds | None = None
     """Of the fork server, before the first launch of a round."""
     environment: str
     """Fingerprint of the environment in ``run.json``."""
@@ -259,7 +275,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class RunInfo(msgspec.Struct, kw_only=True):
     """``run.json``: what all records of a run share."""
 
-    schema: int = SCHEMA
+    schema: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA
     run_id: str
     suite: dict[str, Any]
     """The suite as resolved: name, description, planned cases' ids and efforts."""

@@ -14,12 +14,15 @@ from typing import IO, Self
 
 import msgspec
 
-from bench.errors import OutputError, RecordsError
+from bench.errors import OutputError, RecordsError, one_line
 from bench.plan.case import Pass
+from bench.records.check import fault_of, fault_of_run
 from bench.records.record import SCHEMA, Record, RunInfo
 
 RECORDS = "records.jsonl"
 RUN = "run.json"
+MOST_NAMED = 10
+"""Lines left out that are named one by one."""
 
 
 class Store:
@@ -130,37 +133,45 @@ def read_records(folder: Path) -> list[Record]:
 def iterate_records(folder: Path) -> Iterator[Record]:
     """The records of a folder one by one, so that no more than one need be held.
 
-    The last line may be cut short by a crash: it is ignored. Any other line that is no record is
-    left out with a warning that names it, and the rest is read.
+    The last line may be cut short by a crash: it is ignored. Any other line that is no record, or
+    whose figures cannot be, is left out with a warning that names it, and the rest is read.
 
     Raises:
         RecordsError: no such folder, or no records in it.
     """
     path = _existing(folder, RECORDS)
     decoder = msgspec.json.Decoder(Record)
+    left_out = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    record = decoder.decode(line)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                    if line.endswith(b"\n"):  # every complete line does
-                        _warn(f"{path}:{number}: left out, no record: {error}")
-                    continue
-                if record.schema > SCHEMA:
-                    _warn(
-                        f"{path}:{number}: left out, schema {record.schema} is newer than {SCHEMA}"
-                    )
-                    continue
-                yield record
+                found = _decode(line, decoder) if line.strip() else None
+                if isinstance(found, Record):
+                    yield found
+                elif found is not None and line.endswith(b"\n"):  # every complete line does
+                    left_out += 1
+                    if left_out <= MOST_NAMED:
+                        _warn(f"{path}:{number}: left out, {found}")
     except OSError as error:
         raise RecordsError(f"{path}: cannot be read: {error.strerror}") from error
+    if left_out > MOST_NAMED:
+        _warn(f"{path}: {left_out} lines were left out; the first {MOST_NAMED} are named above")
+
+
+def _decode(line: bytes, decoder: msgspec.json.Decoder[Record]) -> Record | str:
+    """The record of a line, or why there is none in it."""
+    try:
+        record = decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"no record: {error}"
+    if record.schema > SCHEMA:
+        return f"schema {record.schema} is newer than {SCHEMA}"
+    fault = fault_of(record)
+    return record if fault is None else f"no record: {fault}"
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
+    warnings.warn(one_line(message), stacklevel=3)
 
 
 def read_run(folder: Path) -> RunInfo:
@@ -172,10 +183,13 @@ def read_run(folder: Path) -> RunInfo:
     path = _existing(folder, RUN)
     try:
         info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordsError(f"{path}: is no run description: {error}") from error
     if info.schema > SCHEMA:
         raise RecordsError(f"{path}: schema {info.schema} is newer than {SCHEMA}")
+    fault = fault_of_run(info)
+    if fault is not None:
+        raise RecordsError(f"{path}: is no run description: {fault}")
     return info
 
 
@@ -204,7 +218,7 @@ def _cut_partial_line(file: IO[bytes], path: Path) -> None:
         return
     try:
         msgspec.json.decode(content[end:], type=Record)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         file.truncate(end)
     else:
         file.write(b"\n")

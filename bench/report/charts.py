@@ -10,6 +10,7 @@ import io
 import itertools
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 
 from bench.analyze.rows import Row
-from bench.errors import BenchError
+from bench.errors import BenchError, one_line
 from bench.records.store import write_atomically
 from bench.report.notes import variants
 from bench.report.tables import GIB, Table, known, memory_of
@@ -42,6 +43,10 @@ DPI = 120
 MOST_VARIANTS, MOST_ROWS = 13, 104
 """Of a table whose charts can still be read: twelve strategies and the baseline, on one to 128
 devices."""
+LONGEST_TITLE, LONGEST_NAME = 300, 150
+"""Characters: a figure grows with them."""
+WIDEST_FIGURE = 100.0
+"""Inches."""
 CHARACTERS_PER_INCH = 15
 LEGEND_ROW = 0.19
 """Inches."""
@@ -82,8 +87,15 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
         raise NoChartsError(f"matplotlib cannot be imported: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     written: list[list[Chart]] = []
-    style: Any = {"svg.hashsalt": "bench", "font.size": 9, "hatch.linewidth": 0.6}
-    with mpl.rc_context():
+    style: Any = {
+        "svg.hashsalt": "bench",
+        "font.size": 9,
+        "hatch.linewidth": 0.6,
+        "text.parse_math": False,  # a name with dollars in it is no formula
+    }
+    with mpl.rc_context(), warnings.catch_warnings():
+        # The table beside the chart shows whatever letters the font lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         mpl.rcdefaults()  # the user's own style may need LaTeX, or hide things
         mpl.rcParams.update(style)
         for table in tables:
@@ -91,6 +103,7 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
             for name, (what, figure) in _figures(table):
                 place = folder / f"{table.stem}-{name}"
                 title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
+                title = one_line(title, limit=LONGEST_TITLE)
                 figure.suptitle(title, fontsize=10, x=0.01, ha="left")
                 charts.append(_save(figure, place, title))
             written.append(charts)
@@ -158,7 +171,7 @@ class _Looks:
 
     def label(self, row: Row) -> str:
         """The variant's name, with what must be said of it wherever it is shown."""
-        name = self._name(row.case)
+        name = one_line(self._name(row.case), limit=LONGEST_NAME)
         return f"{name} (reference)" if REFERENCE in row.flags else name
 
     def of(self, row: Row) -> tuple[str, str, str, str]:
@@ -242,7 +255,7 @@ def _bars(
     looks = _Looks(rows)
     sizes = sorted({row.case.world_size for row in rows})
     places = len(looks.labels)
-    figure, axes = _new_figure(max(6.4, 1.5 + 0.45 * places * len(sizes)), 3.8)
+    figure, axes = _new_figure(min(max(6.4, 1.5 + 0.45 * places * len(sizes)), WIDEST_FIGURE), 3.8)
     width = min(GROUP_WIDTH / places, WIDEST)
     gaps: list[tuple[float, str]] = []
     for row in rows:

@@ -5,6 +5,7 @@ Never imports torch: a report can be made again anywhere, from the files alone.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -20,8 +21,8 @@ from bench.analyze.effort import further_s, relative_width
 from bench.analyze.launches import drift_of
 from bench.analyze.rows import Row, condensed
 from bench.analyze.scaling import rows_of
-from bench.errors import OutputError, RecordsError, plural
-from bench.plan.case import PlannedCase
+from bench.errors import OutputError, RecordsError, one_line, plural
+from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report.charts import Chart, are_readable, write_charts
@@ -65,6 +66,12 @@ its proof is struck out and compared with nothing; one that could not be proved 
 """
 
 
+class _Planned(msgspec.Struct, frozen=True):
+    """What a report needs of a planned case; whatever else a version writes is let be."""
+
+    case: Case
+
+
 def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
     """A results folder, analysed: the run, its records with the times that rows need, the rows.
 
@@ -76,7 +83,7 @@ def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
     if info.ended_by == "complete":  # what was interrupted on the way was done again, or not needed
         records = [record for record in records if record.status != "interrupted"]
     try:
-        planned = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
+        planned = msgspec.convert(info.suite.get("planned", []), list[_Planned])
     except msgspec.ValidationError as error:
         raise RecordsError(f"{folder / RUN}: suite.planned: {error}") from error
     rows = rows_of(
@@ -90,7 +97,7 @@ def slowest_link(environment: Mapping[str, Any]) -> float | None:
     devices = environment.get("devices")
     found = devices if isinstance(devices, list) else []
     rates = [one.get("link_bytes_per_s") if isinstance(one, dict) else None for one in found]
-    known = [float(rate) for rate in rates if isinstance(rate, int | float)]
+    known = [float(rate) for rate in rates if isinstance(rate, int | float) and rate > 0]
     return min(known) if known and len(known) == len(rates) else None
 
 
@@ -187,9 +194,9 @@ def plain(rows: Sequence[Row]) -> str:
     for table in tables_of(rows, compact=True):
         notes = Footnotes()
         text = render(table.rows, table.columns, "terminal", notes, TERMINAL)
-        parts += [f"{table.title}: {table.rule}", text, table.noise]
-        common = [f"All rows: {text}" for text in notes.common]
-        numbered = [f"[{n}] {text}" for n, text in enumerate(notes.texts, 1)]
+        parts += [one_line(f"{table.title}: {table.rule}"), text, one_line(table.noise, limit=2000)]
+        common = [f"All rows: {one_line(note)}" for note in notes.common]
+        numbered = [f"[{n}] {one_line(note)}" for n, note in enumerate(notes.texts, 1)]
         parts.append("\n".join([*common, *numbered]))
     return "\n\n".join(part for part in parts if part)
 
@@ -203,10 +210,12 @@ def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> st
     )
     twice = sum(row.twin is not None and bool(row.twin.launches) for row in rows)
     words += f", {twice} of them twice" if twice else ""
-    ended = f"ended {info.ended_at} ({info.ended_by})" if info.ended_at else "has not ended"
+    ended = "has not ended"
+    if info.ended_at:
+        ended = f"ended {escape(info.ended_at)} ({escape(str(info.ended_by))})"
     return (
         f"{plural(len(rows), 'case')}: {words}. {_spent(info, records, rows)}{_drift(rows)} "
-        f"Started {info.started_at}, {ended}; order of launches from seed {info.seed}."
+        f"Started {escape(info.started_at)}, {ended}; order of launches from seed {info.seed}."
     )
 
 
@@ -217,21 +226,39 @@ def _spent(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str
     budget_s = info.suite.get("budget_s")
     if not isinstance(budget_s, int | float) or budget_s <= 0:
         return words
-    efforts = {one["case"]["id"]: one["effort"] for one in info.suite.get("planned", [])}
-    own = {id_: effort["launches"] for id_, effort in efforts.items()}
+    efforts = _efforts(info.suite.get("planned"))
+    own = {id_: effort.launches for id_, effort in efforts.items()}
     further = sum(one.launch >= own.get(one.case.id, one.launch + 1) for one in timed)
     wide = [
         row
         for row in rows
         if row.samples_per_s is not None
-        and (relative_width(row.samples_per_s) or 0.0)
-        > efforts.get(row.case.id, {}).get("launch_interval", math.inf)
+        and row.case.id in efforts
+        and (relative_width(row.samples_per_s) or 0.0) > efforts[row.case.id].launch_interval
     ]
     return (
         f"{words} {further} of them beyond the plan's, where intervals were wider than asked: "
         f"{further_s(records, own):.0f} s of a budget of {budget_s:.0f} s; "
         f"{plural(len(wide), 'interval')} still wider than asked."
     )
+
+
+class _Effort(msgspec.Struct, frozen=True):
+    """What a summary needs of a case's effort; earlier versions did not ask for an interval."""
+
+    launches: int
+    launch_interval: float = math.inf
+
+
+def _efforts(planned: object) -> dict[str, _Effort]:
+    """What the plan gives each case, by id, as far as it can be read."""
+    found: dict[str, _Effort] = {}
+    for one in planned if isinstance(planned, list) else []:
+        match one:
+            case {"case": {"id": str(id_)}, "effort": dict() as effort}:
+                with contextlib.suppress(msgspec.ValidationError):
+                    found[id_] = msgspec.convert(effort, _Effort)
+    return found
 
 
 def _drift(rows: Sequence[Row]) -> str:
@@ -290,10 +317,34 @@ def device_names(info: RunInfo) -> list[str]:
     return [str(one.get("name")) if isinstance(one, dict) else str(one) for one in found]
 
 
+SPECIAL = re.compile(r"([\\|`*_~<>\[\]#&])")
+"""What markdown or HTML gives a meaning anywhere in a line."""
+LINKS = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
+"""Where GitHub would make a link of a bare address."""
+NAMES = re.compile(r"@(?=\w)|\$")
+"""Where GitHub would see an address of mail, the name of a user, or a formula: a backslash does not
+help there."""
+BLOCKS = re.compile(r"^[-+](?=\s|-|$)|^=(?==*$)")
+NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
+"""What would make a list, a heading or a rule of a line that begins with it."""
+MOST_CHARACTERS = 5000
+
+
 def escape(text: str) -> str:
-    """Text that markdown shows as it is, on one line."""
-    flat = " ".join(text.split())
-    return re.sub(r"([\\|`*_~<>\[\]#])", r"\\\1", flat)
+    r"""Text that markdown shows as it is, on one line: no link, picture, tag, name or list in it.
+
+    >>> escape("<b> | http://a.example @me")
+    '\\\\<b\\\\> \\\\| http\\\\://a.example <span>@</span>me'
+    """
+    flat = one_line(text, limit=MOST_CHARACTERS)
+    flat = LINKS.sub(r"\\\g<0>", SPECIAL.sub(r"\\\1", flat))
+    flat = NAMES.sub(r"<span>\g<0></span>", flat)
+    return NUMBERED.sub(r"\1\\\2", BLOCKS.sub(r"\\\g<0>", flat))
+
+
+def code(text: str) -> str:
+    """Text as markdown shows code, in which only the quote itself has a meaning."""
+    return f"`{one_line(text, limit=200).replace('`', '') or ' '}`"
 
 
 MARKDOWN = Style(

@@ -7,18 +7,20 @@ scaling tables and one chart a workload of the suite ``quick``, between two comm
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from bench.errors import BenchError, plural
+from bench.plan.case import file_name
 from bench.records.record import RunInfo
-from bench.records.store import RECORDS, RUN, write_atomically
+from bench.records.store import RECORDS, RUN, read_run, write_atomically
 from bench.report.page import (
     CHARTS,
     REPORT,
+    code,
     device_names,
     escape,
     footnotes,
@@ -57,9 +59,12 @@ def publish(folder: Path, results: Path = RESULTS) -> Path:
         raise BenchError(f"{folder}: nothing was measured in it")
     if info.ended_by != "complete":
         raise BenchError(f"{folder}: is no complete run: {info.ended_by or 'it has not ended'}")
-    target = results / re.sub(r"[^A-Za-z0-9-]+", "-", str(info.suite["name"]))
+    suite = _suite_of(info, folder)
+    target = results / file_name(suite)
     if target.exists() and target.samefile(folder):
         return target
+    if target.exists() and _suite_of(read_run(target), target) != suite:
+        raise BenchError(f"{target}: holds a run of another suite; give one of them another name")
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=results, prefix=".new-") as name:
         for file in (RUN, RECORDS):
@@ -70,14 +75,18 @@ def publish(folder: Path, results: Path = RESULTS) -> Path:
     return target
 
 
+def _suite_of(info: RunInfo, folder: Path) -> str:
+    return str(info.suite.get("name", folder.name))
+
+
 def index(results: Path = RESULTS) -> str:
     """The page that lists all published runs."""
     parts = [INTRODUCTION]
     for folder in sorted(path.parent for path in results.glob(f"*/{RUN}")):
         info, records, rows = load(folder)
-        name = str(info.suite.get("name", folder.name))
+        name = _suite_of(info, folder)
         parts += [
-            f"## [{escape(name)}]({folder.name}/{REPORT})",
+            f"## [{escape(name)}]({quote(folder.name)}/{REPORT})",
             escape(str(info.suite.get("description", ""))),
             f"{escape(machine(info))}\n\n{summary(info, records, rows)}",
         ]
@@ -87,7 +96,8 @@ def index(results: Path = RESULTS) -> str:
 def machine(info: RunInfo) -> str:
     """Where a run was measured, in a sentence."""
     environment, devices = info.environment, device_names(info)
-    cores = plural(len(environment.get("cores", [])), "core")
+    found = environment.get("cores")
+    cores = plural(len(found) if isinstance(found, list) else 0, "core")
     what = f"{len(devices)} x {devices[0]}" if devices else f"{cores} of {environment.get('cpu')}"
     return f"Measured on {what}, torch {info.versions.get('torch')}."
 
@@ -95,16 +105,18 @@ def machine(info: RunInfo) -> str:
 def excerpt(folder: Path) -> str:
     """What the README shows of a run: each workload's scaling table and its chart of throughput."""
     info, records, rows = load(folder)
-    parts = [f"The suite `{info.suite['name']}`. {escape(machine(info))}"]
+    parts = [f"The suite {code(_suite_of(info, folder))}. {escape(machine(info))}"]
     parts.append(summary(info, records, rows))
-    place = f"{folder.as_posix()}/{CHARTS}"
+    place = f"{quote(folder.as_posix())}/{CHARTS}"
     for table in tables_of(rows):
         notes, text = scaling(table)
         parts += [f"### {escape(table.title)}", f"{escape(table.rule.capitalize())}.", text]
         parts += [escape(table.noise), footnotes(notes)]
         charts = sorted((folder / CHARTS).glob(f"*{table.stem}-throughput.svg"))
         parts += [picture(f"Throughput: {table.title}", f"{place}/{one.name}") for one in charts]
-    parts.append(f"[The whole report]({folder.as_posix()}/{REPORT}), with raw data beside it.")
+    parts.append(
+        f"[The whole report]({quote(folder.as_posix())}/{REPORT}), with raw data beside it."
+    )
     return "\n\n".join(part for part in parts if part)
 
 

@@ -14,6 +14,8 @@ from bench.errors import plural
 from bench.plan.case import UNSAFE, Case
 from bench.report.notes import Footnotes, Which, noise_sentence, notes_of, parity_of, variants
 
+MOST_OF_NAME = 80
+"""Characters of a file's name; its workload may have a long one."""
 GIB = 2**30
 WIDE = 0.2
 """Half width of an interval, relative, from which its ends are given."""
@@ -68,10 +70,12 @@ def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
     tables = []
     for group in groups.values():
         case = group[0].case
-        stem = UNSAFE.sub("-", f"{case.workload}-{case.preset}-{case.scaling}")
-        stems[stem] += 1
-        if stems[stem] > 1:
-            stem = f"{stem}-{stems[stem]}"
+        model = UNSAFE.sub("-", f"{case.workload}-{case.preset}")[:MOST_OF_NAME].lstrip("-")
+        stem = f"{model}-{case.scaling}"
+        same = stem.lower()  # names that differ in capitals alone are one file on some systems
+        stems[same] += 1
+        if stems[same] > 1:
+            stem = f"{stem}-{stems[same]}"
         tables.append(_table(group, _title(case, rows), stem, compact=compact))
     return tables
 
@@ -246,7 +250,7 @@ def render(
             cells.append(text)
         cells[1] += f" {style.mark(numbers)}" if numbers else ""
         body.append(cells)
-    headings = [column.heading for column in columns]
+    headings = [style.escape(column.heading) for column in columns]
     alignment = ["left" if column.is_text else "right" for column in columns]
     return tabulate(body, headings, tablefmt=style.name, disable_numparse=True, colalign=alignment)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from bench.errors import Interruption, OutputError
 from bench.measure.environment import collect, comparable, fingerprint, versions
-from bench.plan.case import Machine, PlannedCase
+from bench.plan.case import Machine, PlannedCase, file_name
 from bench.plan.matrix import expand
 from bench.plan.suite import Suite
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
@@ -134,12 +134,19 @@ def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) ->
     info = read_run(folder)
     environment = collect(machine)
     if fingerprint(environment) != info.environment_fingerprint:
-        then, current = comparable(info.environment), comparable(environment)
+        current = comparable(environment)
+        try:
+            then = comparable(info.environment)
+        except (TypeError, AttributeError) as error:
+            raise OutputError(f"{folder}: its environment cannot be read: {error}") from error
         changed = [key for key, value in current.items() if value != then[key]]
         raise OutputError(
             f"{folder}: was measured in another environment; it differs in {', '.join(changed)}"
         )
-    before = {one["case"]["id"]: one for one in info.suite.get("planned", [])}
+    try:
+        before = {one["case"]["id"]: one for one in info.suite.get("planned", [])}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise OutputError(f"{folder}: its plan cannot be read: {error!r}") from error
     now = {one["case"]["id"]: one for one in _plain(planned)}
     changed = sorted(id_ for id_ in before.keys() | now.keys() if before.get(id_) != now.get(id_))
     if changed:
@@ -168,7 +175,7 @@ def _now() -> str:
 def _new_folder(name: str) -> Path:
     """A folder that no other run has, also when two start in the same second."""
     stamp = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
+    safe = file_name(name)
     for suffix in ("", *(f"-{number}" for number in range(2, 100))):
         folder = RUNS / f"{safe}-{stamp}{suffix}"
         try:

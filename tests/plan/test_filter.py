@@ -62,3 +62,22 @@ def test_mistakes(expression: str, message: str) -> None:
 
 def test_no_filter_matches_everything() -> None:
     assert matching(None)(CASE)
+
+
+def test_an_option_that_nothing_has_gives_a_hint() -> None:
+    known = {"options": {"bucket_cap_mb", "static_graph"}, "workload_options": {"layers"}}
+    assert compile_filter("options.bucket_cap_mb == 25", known)(CASE)
+    message = "nothing here has an option 'bucket_cap'; did you mean 'bucket_cap_mb'"
+    with pytest.raises(FilterError, match=message):
+        compile_filter("world_size == 2 and not options.bucket_cap == 25", known)
+    with pytest.raises(FilterError, match="did you mean 'layers'"):
+        compile_filter("workload_options.layer in (1, 2)", known)
+
+
+def test_a_filter_is_short_in_messages_and_shallow() -> None:
+    with pytest.raises(FilterError, match="nested too deeply") as caught:
+        compile_filter("not " * 150 + "seed == 1")
+    assert len(str(caught.value)) < 400
+    assert compile_filter(" and ".join(["world_size == 2"] * 500))(CASE)
+    with pytest.raises(FilterError, match="cannot be read"):
+        compile_filter("world_size == 1and seed == '\\d'\x00")

@@ -144,6 +144,11 @@ def test_batches(extra: str, per_device: int, total: int) -> None:
         (block("", workload="{transformer: {preset: {a: 1}}}"), "matrix[0].workloads[0]: workload"),
         (block("", strategy="no.such.module:X"), "matrix[0].strategies[0]: strategy 'no.such"),
         (block("", strategy="bench.errors:did_you_mean"), "matrix[0].strategies[0]: 'bench.errors"),
+        (
+            block("filter: options.bucket_cap == 25"),
+            "matrix[0].filter: filter 'options.bucket_cap == 25': nothing here has an option "
+            "'bucket_cap'; did you mean 'bucket_cap_mb'?",
+        ),
         (block("filter: 'world == 1'"), "matrix[0].filter: filter 'world == 1': 'world' is no"),
         (
             block("", workload="{transformer:tiny: {preset: cpu}}"),
@@ -295,6 +300,8 @@ def test_filters_of_the_block_and_of_the_command_line() -> None:
         plan(text, only="world_size == 2")
     with pytest.raises(FilterError):
         plan(text, only="world_size ==")
+    with pytest.raises(FilterError, match="did you mean 'static_graph'"):
+        plan(text, only="options.static_grap == true")
 
 
 def test_a_hundred_thousand_cases_are_planned() -> None:

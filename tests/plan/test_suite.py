@@ -91,8 +91,11 @@ def test_a_block_lies_over_the_defaults() -> None:
         ("name: 3\n" + BLOCK, "my.yaml: name: Expected `str`"),
         (f"name: {'x' * 300}\n" + BLOCK, "my.yaml: name: must be 1 to 80 printable characters"),
         ('name: "a\\e[31m"\n' + BLOCK, "my.yaml: name: must be 1 to 80 printable characters"),
-        ('name: "\\ud800"\n' + BLOCK, "my.yaml: name: must be 1 to 80 printable characters"),
-        ("name: !!bool abc\n" + BLOCK, "my.yaml: is not valid YAML"),
+        ('name: "\\ud800"\n' + BLOCK, "my.yaml: line 1, column 7: half a character"),
+        (
+            "name: !!bool abc\n" + BLOCK,
+            "my.yaml: line 1, column 7: is not valid YAML: this is no bool ('abc')",
+        ),
         ("defaults: {timeout_s: .inf}\n" + BLOCK, "my.yaml: defaults.timeout_s: Expected"),
         ("defaults: {window: {max_s: .nan}}\n" + BLOCK, "my.yaml: defaults.window.max_s: Expected"),
         (f"defaults: {{launches: {2**64}}}\n" + BLOCK, "my.yaml: defaults.launches: "),
@@ -105,7 +108,7 @@ def test_a_block_lies_over_the_defaults() -> None:
         ("? [a]\n: 1\n", "my.yaml: line 1, column 3: is not valid YAML: a key must be plain text"),
         ("- a\n", "my.yaml: must be a mapping of names to values, not a list"),
         ("\x00", "my.yaml: is not valid YAML"),
-        ("[" * 5000, "my.yaml: is not valid YAML"),
+        ("[" * 5000, "my.yaml: line 1, column 42: nested more than 40 deep"),
     ],
 )
 def test_a_mistake_is_one_line_with_file_and_field(text: str, expected: str) -> None:

@@ -1,0 +1,134 @@
+"""What must hold for every suite and every results folder, whatever is in it."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import msgspec
+
+from bench.errors import CONTROL, BenchError
+from bench.plan.case import Machine, PlannedCase
+from bench.plan.matrix import expand
+from bench.plan.registry import all_strategies, all_workloads
+from bench.plan.suite import parse_suite
+from bench.report.charts import write_charts
+from bench.report.page import escape, load, markdown, plain
+from bench.report.publish import machine as where
+from bench.report.tables import tables_of
+from tests.fuzz.guard import guarded
+
+LONGEST_LINE = 1000
+NAMED = re.compile(r"([\w.]+):\w+")
+NO_NUMBER = re.compile(r"(?<![A-Za-z])(?:nan|inf|infinity)(?![A-Za-z])", re.IGNORECASE)
+ALIVE = re.compile(
+    r"(?<!\\)<(?!/?(?:sup|span)>)"  # a tag that is not ours
+    r"|(?<!\\)\]\((?!charts/)"  # a link or picture likewise
+    r"|(?<!\\)://|www\.|@\w"  # what GitHub makes a link of
+)
+"""What must not stand in markdown as it was given."""
+KINDS = {
+    "is not valid YAML": "broken YAML",
+    "nested more than": "beyond a limit",
+    "more than": "beyond a limit",
+    "alias stands inside": "beyond a limit",
+    "half a character": "beyond a limit",
+    "unknown key": "unknown key",
+    "unknown workload": "unknown name",
+    "unknown strategy": "unknown name",
+    "no preset": "unknown name",
+    "no option": "unknown name",
+    "no field": "filter",
+    "cannot be read": "filter",
+    "no case matches": "filter",
+    "cannot be imported": "own module",
+    "Expected": "wrong type or range",
+    "invalid value": "wrong type or range",
+    "must be": "wrong type or range",
+    "is missing": "missing or empty",
+    "is empty": "missing or empty",
+    "divide": "batch",
+    "scaling": "batch",
+    "second time": "planned twice",
+}
+
+
+def kind_of(error: BenchError) -> str:
+    """A word or two for the tally; checks that it is one harmless line."""
+    text = str(error)
+    assert text, "an error without words"
+    assert len(text) <= LONGEST_LINE, f"an error of {len(text)} characters"
+    assert text == " ".join(text.split()), f"more than one line: {text!r}"
+    assert CONTROL.search(text) is None, f"control characters: {text!r}"
+    return next((kind for words, kind in KINDS.items() if words in text), type(error).__name__)
+
+
+@functools.cache
+def load_all() -> None:
+    """Import what the package itself needs at its first use."""
+    all_workloads()
+    all_strategies()
+
+
+def check_suite(text: str, machine: Machine) -> str:
+    """Plan it; returns ``planned`` or the kind of its mistake."""
+    modules = {found.group(1) for found in NAMED.finditer(text)}
+    load_all()
+    parents = {".".join(name.split(".")[:n]) for name in modules for n in range(1, 9)}
+    with guarded(frozenset(parents)), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            planned = expand(parse_suite(text, source="fuzz.yaml"), machine)
+        except BenchError as error:
+            return kind_of(error)
+    for one in planned[:20]:
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,150}", one.case.id), one.case.id
+        again = msgspec.json.decode(msgspec.json.encode(one), type=PlannedCase)
+        assert again.case.id == one.case.id
+    return "planned"
+
+
+def check_folder(folder: Path, *, charts: bool) -> str:
+    """Report on it; returns ``reported`` or the kind of error.
+
+    Args:
+        folder: of results.
+        charts: draw them too, which takes a hundred times as long.
+    """
+    with guarded(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            info, records, rows = load(folder)
+        except BenchError as error:
+            return kind_of(error)
+        tables = tables_of(rows)
+        page = f"{markdown(info, records, tables)}\n{escape(where(info))}"
+        terminal = plain(rows)
+    for warning in caught:
+        assert warning.category is UserWarning, warning
+        assert "left out" in str(warning.message), warning
+    _check_text(page)
+    _check_text(terminal)
+    for table in tables:
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,120}|-[a-z0-9-]+", table.stem), table.stem
+    alive = ALIVE.search(page)
+    assert alive is None, page[max(0, alive.start() - 80) :][:200]
+    if charts:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            drawn = write_charts(tables, folder / "charts")
+        for chart in (one for several in drawn for one in several):
+            Xml.fromstring(chart.svg.read_bytes())
+            assert chart.svg.parent == folder / "charts"
+    return "reported, lines left out" if caught else "reported"
+
+
+def _check_text(text: str) -> None:
+    control = CONTROL.search(text)
+    assert control is None, text[max(0, control.start() - 80) :][:200]
+    number = NO_NUMBER.search(text)
+    assert number is None, text[max(0, number.start() - 80) :][:200]
+    text.encode()
