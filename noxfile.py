@@ -95,3 +95,9 @@ def limits(session: nox.Session) -> None:
 def statistics(session: nox.Session) -> None:
     """Simulate reports: how often intervals hold the truth and verdicts are right. Minutes."""
     run_python(session, "-m", "tests.statistics", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def fuzz(session: nox.Session) -> None:
+    """Try suites and results of odd shape, 100,000 unless another number is given. An hour."""
+    run_python(session, "-m", "tests.fuzz", *session.posargs)

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from bench.analyze.rows import PEAKS, Comparison, Row, family
 from bench.analyze.stats import Estimate
-from bench.errors import plural
+from bench.errors import one_line, plural
 from bench.plan.case import UNSAFE, Case
 from bench.report.notes import Footnotes, Which, noise_sentence, notes_of, parity_of, variants
 
@@ -216,11 +216,11 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Of tabulate's: ``github`` for markdown, ``simple`` for a terminal."""
-    mark: Callable[[str], str] = str
+    mark: Callable[[str], str] = one_line
     """Sets the numbers of a row's footnotes."""
     strike: Callable[[str], str]
     """Marks a figure that failed its proof."""
-    escape: Callable[[str], str] = str
+    escape: Callable[[str], str] = one_line
     """Makes text harmless."""
 
 
