@@ -101,3 +101,9 @@ def statistics(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Try suites and results of odd shape, 100,000 unless another number is given. An hour."""
     run_python(session, "-m", "tests.fuzz", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def soak(session: nox.Session) -> None:
+    """Run 300 cases, or as many as given, with random faults: nothing lost, nothing left."""
+    run_python(session, "-m", "tests.soak", *session.posargs)

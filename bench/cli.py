@@ -7,6 +7,7 @@ machine without it and ``bench --help`` answers at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -51,11 +52,11 @@ def run_command_line(arguments: list[str]) -> int:
         return end.code if isinstance(end.code, int) else 0
     except BenchError as error:
         _say(f"bench: {error}")
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:  # before or after a run, when nothing is at stake
         return 128 + signal.SIGINT
     except Interruption as interruption:
-        _say(f"bench: stopped by {interruption} before anything was measured")
+        _say(f"bench: stopped by {interruption}")
         return interruption.exit_code
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing fails again
@@ -107,7 +108,8 @@ def run(
         _show_plan(suite, only=only, launches=launches, json=False)
         return
     from bench.plan.suite import load_suite
-    from bench.run.server import start_server
+    from bench.run.scratch import scratch
+    from bench.run.server import start_server, stop_server
 
     if resume and out is None:
         raise BenchError(
@@ -115,11 +117,17 @@ def run(
         )
     described = load_suite(suite)
     _warn_of_this_machine()
-    sys.stderr.write(f"suite {described.name}: loading PyTorch and looking at this machine ...\n")
-    start_server()  # imports torch while the next line does so here
-    from bench.run.session import run_suite
+    _say(f"suite {described.name}: loading PyTorch and looking at this machine ...")
+    with scratch() as private:
+        start_server()  # imports torch while the next line does so here
+        from bench.run.session import run_suite
 
-    finished = run_suite(described, out=out, only=only, resume=resume, launches=launches)
+        try:
+            finished = run_suite(
+                described, out=out, only=only, resume=resume, launches=launches, scratch=private
+            )
+        finally:
+            stop_server()
     from bench.report.page import load, plain, write_report
 
     _info, records, rows = load(finished.folder)
@@ -130,9 +138,9 @@ def run(
             f"{report_file}; the same command with --resume --out {finished.folder} goes on"
         )
         raise typer.Exit(finished.interruption.exit_code)
-    _print(plain(rows))
-    _print(
-        f"\n{len(records)} records in {finished.folder / 'records.jsonl'}\nreport in {report_file}"
+    _print_while_read(
+        f"{plain(rows)}\n\n{len(records)} records in {finished.folder / 'records.jsonl'}\n"
+        f"report in {report_file}"
     )
     if not any(row.samples_per_s is not None for row in rows):
         reasons = dict.fromkeys(str(row.reason) for row in rows)
@@ -251,13 +259,24 @@ def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def _print_while_read(text: str) -> None:
+    """To stdout, if anybody still reads there: what a run has found is on the disk."""
+    try:
+        _print(text)
+        sys.stdout.flush()
+    except OSError as error:
+        _say(f"bench: the tables could not be printed: {error}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing fails again
+
+
 def _print_json(value: object) -> None:
     _print(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
 def _say(text: str) -> None:
-    """To stderr, on one line."""
-    sys.stderr.write(one_line(text, limit=1000) + "\n")
+    """To stderr, on one line; a terminal that is gone is no reason to stop."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(one_line(text, limit=1000) + "\n")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

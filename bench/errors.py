@@ -4,6 +4,7 @@ BenchError             one line on stderr, exit code 2
 |- SuiteError          a suite file: names the file, the field's path, or the line
 |- FilterError         a filter expression
 |- OutputError         a folder that cannot be written, is in use, or holds something else
+|  |- WriteError        one that cannot be written any more: exit code 1, since rows are there
 |- RecordsError        a results folder that cannot be read
 Interruption           a signal asked the run to stop: exit code 128 + signal
 
@@ -38,11 +39,21 @@ def one_line(text: str, limit: int = 500) -> str:
     return flat if len(flat) <= limit else f"{flat[: limit - 3]}..."
 
 
+def in_words(error: BaseException) -> str:
+    """An exception, and those that it was raised from, on one line."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return one_line(", since ".join(f"{type(one).__name__}: {one}" for one in chain))
+
+
 class BenchError(Exception):
     """Something the user can put right; the message says what, where, and how, on one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message, limit=1000))
+
+    exit_code = 2
 
 
 class SuiteError(BenchError):
@@ -65,6 +76,12 @@ class FilterError(BenchError):
 
 class OutputError(BenchError):
     """A folder that results cannot be written to."""
+
+
+class WriteError(OutputError):
+    """The folder of a run cannot be written any more; what was measured before is there."""
+
+    exit_code = 1
 
 
 class RecordsError(BenchError):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from bench.plan.case import Case, DeviceInfo, Effort, Machine, Window, identify
 from bench.strategies import ddp
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
 from bench.strategies.single import prepare as prepare_single
+from tests import misbehaviour
+from tests.misbehaviour import misbehave, misbehave_early
 from workloads.base import Batch, Build, Facts, Options, Preset, Problem, Workload
 
 TWO_CORES = Machine(cores=(0, 1))
@@ -162,6 +163,8 @@ class Misbehaving(ModuleSession):
             gradient = self.problem.model.get_parameter("norm.bias").grad
             assert gradient is not None
             gradient.mul_(1.5)
+        if self.fault == "slow":
+            time.sleep(misbehaviour.SLOW_S)
         if self.fault == "summed":
             for parameter in self.problem.model.parameters():
                 if parameter.grad is not None:
@@ -171,46 +174,39 @@ class Misbehaving(ModuleSession):
     def optimizer_step(self) -> None:
         self.count += 1
         if self.count == 3 and self.context.rank == self.context.world_size - 1:
-            _misbehave(self.fault)
+            misbehave(self.fault, self)
         super().optimizer_step()
 
-
-def _misbehave(fault: str) -> None:
-    match fault:
-        case "raise":
-            raise ValueError("deliberate: \x1b[31mred\x1b[0m | pipe")
-        case "exit":
-            os._exit(17)
-        case "quiet":
-            os._exit(0)
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "out_of_memory":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-        case "stall":
-            time.sleep(3600)
+    def close(self) -> None:
+        if self.fault == "abort" and self.context.rank == self.context.world_size - 1:
+            os.abort()
+        super().close()
 
 
-def _misbehaving(fault: str) -> Strategy:
+def _misbehaving(fault: str, **changes: Any) -> Strategy:
     def prepare(problem: Problem, context: Context) -> Session:
+        if context.rank == context.world_size - 1:
+            misbehave_early(fault, problem)
         inner = ddp.prepare(problem, context)
         assert isinstance(inner, ModuleSession)
         fields = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
         return Misbehaving(**fields, fault=fault)
 
     (plain,) = ddp.STRATEGIES
-    return dataclasses.replace(plain, name=fault, prepare=prepare)
+    return dataclasses.replace(plain, name=fault, prepare=prepare, **changes)
 
 
 LOCAL = _misbehaving("local")
 ONE_TENSOR_LOCAL = _misbehaving("one_tensor_local")
 SUMMED = _misbehaving("summed")
-RAISE = _misbehaving("raise")
-EXIT = _misbehaving("exit")
-QUIET = _misbehaving("quiet")
-KILL = _misbehaving("kill")
-OUT_OF_MEMORY = _misbehaving("out_of_memory")
-STALL = _misbehaving("stall")
+
+
+def __getattr__(name: str) -> Strategy:
+    """Each fault of ``tests.misbehaviour`` as a strategy: ``tests.fakes:KILL``."""
+    if name in misbehaviour.NAMES:
+        # No proof and no pass for communication, which would only show the same once more.
+        return _misbehaving(name.lower(), reference=lambda _: "none", communicates=False)
+    raise AttributeError(name)
 
 
 def _prepare_sleeping(problem: Problem, context: Context) -> Session:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 
 from bench.cli import run_command_line
 from bench.records.store import read_records, read_run
+from bench.run.scratch import scratch
 
 BENCH = [sys.executable, "-m", "bench"]
 TINY = "workload == transformer and strategy == ddp"
@@ -35,6 +39,19 @@ def bench(*arguments: object, cwd: Path, **options: Any) -> subprocess.Completed
     return subprocess.run(
         [*BENCH, *map(str, arguments)], text=True, check=False, cwd=cwd, **(pipes | options)
     )
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, *, size: str) -> Iterator[Path]:
+    """A file system of its own; skips where none may be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
+        pytest.skip("may not mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
@@ -237,7 +254,7 @@ def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil
                 break
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if any(phase.read_text() == "window" for phase in tmp_path.glob("*/*/rank1.phase")):
+            if any('"window"' in phase.read_text() for phase in tmp_path.glob("*/*/rank1.phase")):
                 break
             time.sleep(0.1)
         children = psutil.Process(process.pid).children(recursive=True)
@@ -271,8 +288,24 @@ def test_a_signal_ends_the_run_with_a_row(
     assert list(tmp_path.glob("bench-*")) == []
 
 
-def test_workers_die_with_a_launcher_that_is_killed(
+def test_further_signals_do_not_disturb_the_tidying(
     tmp_path: Path, running: tuple[subprocess.Popen[str], list[psutil.Process]]
+) -> None:
+    process, children = running
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert process.wait(timeout=20) == 130
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+    assert [one.status for one in read_records(tmp_path / "out")] == ["ok", "interrupted"]
+    assert list(tmp_path.glob("bench-*")) == []
+
+
+def test_workers_die_with_a_launcher_that_is_killed(
+    tmp_path: Path,
+    running: tuple[subprocess.Popen[str], list[psutil.Process]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if sys.platform != "linux":
         pytest.skip("the death signal is Linux's")
@@ -281,6 +314,83 @@ def test_workers_die_with_a_launcher_that_is_killed(
     _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
     assert [record.status for record in read_records(tmp_path / "out")] == ["ok"]
+    # What it could not tidy, the next run does.
+    assert list(tmp_path.glob("pymp-*")) == []
+    (left,) = tmp_path.glob("bench-*")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch() as folder:
+        assert folder.parent == tmp_path
+        assert not left.exists()
+
+
+def test_a_run_whose_reader_is_gone_goes_on(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*BENCH, "run", "smoke", "--filter", "strategy == single", "--launches", "1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert "loading PyTorch" in process.stderr.readline()
+        process.stderr.close()
+        process.stdout.close()
+        assert process.wait(timeout=200) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert [one.pass_ for one in read_records(folder)] == ["parity", "timing", "memory"]
+    assert read_run(folder).ended_by == "complete"
+    assert (folder / "report.md").exists()
+
+
+MANY_SKIPS = (
+    "matrix: [{workloads: [resnet152], strategies: [single], device: cuda,"
+    f" per_device_batch: {list(range(1, 101))}}}]\n"
+)
+
+
+def test_a_full_disk_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "skips.yaml").write_text(MANY_SKIPS)
+    with small_disk(tmp_path / "disk", size="128k") as disk:
+        done = bench("run", "skips.yaml", "--out", disk / "out", cwd=tmp_path)
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith(f"bench: {disk / 'out'}: cannot be written: No space left on device")
+        before = read_records(disk / "out")
+        assert 0 < len(before) < 100
+        assert (disk / "out" / "records.jsonl").read_bytes().endswith(b"\n")
+        subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
+        again = bench("run", "skips.yaml", "--out", disk / "out", "--resume", cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        records = read_records(disk / "out")
+        assert len({one.case.id for one in records}) == len(records) == 100
+
+
+def test_a_disk_that_can_only_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "skips.yaml").write_text(MANY_SKIPS)
+    with small_disk(tmp_path / "disk", size="128k") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        done = bench("run", "skips.yaml", "--out", disk / "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"bench: {disk / 'out'}: cannot be written: Read-only file system"
+    )
+
+
+def test_a_suite_that_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    suite = tmp_path / "skips.yaml"
+    text = (
+        "defaults: {launches: 3, per_device_batch: %d, window: {max_s: %g}}\n"
+        "matrix: [{workloads: [resnet152], strategies: [single, ddp], device: cuda}]\n"
+    )
+    suite.write_text(text % (4, 5))
+    assert bench("run", "skips.yaml", "--out", "out", cwd=tmp_path).returncode == 0
+    suite.write_text(text % (8, 5))
+    done = bench("run", "skips.yaml", "--out", "out", "--resume", cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = [one for one in done.stderr.splitlines() if one.startswith("bench:")]
+    assert "this is not the plan that was started there" in line
+    assert line.count("case.per_device_batch 4 -> 8, case.global_batch 4 -> 8") == 2
 
 
 def test_listings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,8 @@ FLAGS = {
     " record's observers name it",
     "ranks_differ": "the ranks ended with different parameters",
     "duplicate_data": "ranks trained on the same samples",
+    "loss_not_finite": "the last loss of the window is no finite number: what was timed may be"
+    " cheaper, or dearer, than training that goes well",
     "superlinear": "more speedup than devices: the baseline is too slow, or caches or the allocator"
     " explain it",
     "imprecise": "the interval is wider than 10 % either way: more launches would narrow it",

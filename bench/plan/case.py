@@ -96,6 +96,24 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Half width of the interval, relative to the mean."""
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a process may stay in one phase of its launch before the launch is ended.
+
+    For what stands still, and never for what is merely slow: a phase whose length is known
+    beforehand may take ``window_factor`` times that, and ``window_s`` more.
+    """
+
+    start_s: PositiveFloat = 300.0
+    """Until every process has joined its group."""
+    set_up_s: PositiveFloat = 600.0
+    """Building model, wrapper, optimizer and batches."""
+    warm_up_s: PositiveFloat = 600.0
+    window_factor: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 10.0
+    window_s: PositiveFloat = 60.0
+    pass_s: PositiveFloat = 600.0
+    """Each other phase: a proof, a profile, the check of what a window has left."""
+
+
 class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much is spent on measuring a case. No part of the case's identity."""
 
@@ -110,6 +128,8 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     window: Window = Window()
     timeout_s: PositiveFloat = 900.0
     """A launch that takes longer is ended and recorded as a timeout."""
+    limits: Limits = Limits()
+    """Likewise for each phase of it."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):

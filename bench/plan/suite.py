@@ -18,6 +18,7 @@ from bench.plan.case import (
     Compile,
     Count,
     Effort,
+    Limits,
     Natural,
     NaturalFloat,
     Optimizer,
@@ -55,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warmup_steps: Natural | Literal["auto"] = "auto"
     window: Window = Window()
     timeout_s: PositiveFloat = Effort().timeout_s
+    limits: Limits = Limits()
 
 
 SETTINGS = {field.name: field.type for field in msgspec.structs.fields(Settings)}

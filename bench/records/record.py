@@ -232,6 +232,24 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of one micro-step in this pass: the case's, cut down to bound its cost."""
 
 
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process had the first fault of its own, and what it was."""
+
+    rank: int | None
+    """None where no single rank can be told to be the cause."""
+    phase: str
+    step: int | None = None
+    """Optimizer steps that it had completed, up to the last block of them."""
+    exception: str | None = None
+    """Type of the exception."""
+    signal: str | None = None
+    """Name of the signal that ended the process."""
+    exit_code: int | None = None
+    """With which the process ended by itself."""
+    traceback: list[str] = []
+    """Last lines of the exception, or else of what the process wrote."""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One launch of one pass of one case, or the reason why there was none."""
 
@@ -242,6 +260,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     status: Status
     reason: str | None = None
+    fault: Fault | None = None
+    """The reason, taken apart; null where no process was at fault."""
+    retries: list[str] | None = None
+    """Why the launch had to be started again before any rank had joined, once for each time."""
+    teardown_exit: dict[str, int] | None = None
+    """Exit codes of ranks that failed after they had handed their results over."""
     log_tail: dict[str, list[str]] | None = None
     """Last lines that each rank wrote, only where something went wrong."""
     timing: Timing | None = None

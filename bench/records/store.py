@@ -14,7 +14,7 @@ from typing import IO, Self
 
 import msgspec
 
-from bench.errors import OutputError, RecordsError, one_line
+from bench.errors import OutputError, RecordsError, WriteError, one_line
 from bench.plan.case import Pass
 from bench.records.check import fault_of, fault_of_run
 from bench.records.record import SCHEMA, Record, RunInfo
@@ -39,6 +39,7 @@ class Store:
     def __init__(self, folder: Path, *, resume: bool = False) -> None:
         self.folder = folder
         self._records: IO[bytes] | None = None
+        self._has_rows = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._records = (folder / RECORDS).open("ab", buffering=0)
@@ -48,6 +49,7 @@ class Store:
                     f"{folder}: holds results already; choose another --out, or --resume them"
                 )
             _cut_partial_line(self._records, folder / RECORDS)
+            self._has_rows = self._records.tell() > 0
         except BlockingIOError as error:
             self.close()
             raise OutputError(f"{folder}: another run is writing here") from error
@@ -79,13 +81,14 @@ class Store:
         """Write one record; it is on the disk when this returns.
 
         Raises:
-            OutputError: it cannot be written; the records before it are whole.
+            OutputError: it cannot be written; the records before it are whole. It is a
+                ``WriteError`` where there are any.
         """
         assert self._records is not None, "the store is closed"
         line = msgspec.json.encode(record) + b"\n"
         state = os.fstat(self._records.fileno())
         if state.st_nlink == 0:
-            raise OutputError(f"{self.folder}: was removed while the run went on")
+            raise WriteError(f"{self.folder}: was removed while the run went on")
         try:
             if self._records.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -93,7 +96,16 @@ class Store:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._records.truncate(state.st_size)
-            raise OutputError(f"{self.folder}: cannot be written: {error.strerror}") from error
+            raise self._cannot_be_written(error) from error
+        self._has_rows = True
+
+    def _cannot_be_written(self, error: OSError) -> OutputError:
+        if not self._has_rows:
+            return OutputError(f"{self.folder}: cannot be written: {error.strerror}")
+        return WriteError(
+            f"{self.folder}: cannot be written: {error.strerror}; the rows before are there, and "
+            "--resume goes on with them"
+        )
 
     def write_run(self, info: RunInfo) -> None:
         """Replace ``run.json`` in one step, so that no reader ever sees half of it.
@@ -105,7 +117,7 @@ class Store:
         try:
             write_atomically(self.folder / RUN, text)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be written: {error.strerror}") from error
+            raise self._cannot_be_written(error) from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:

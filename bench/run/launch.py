@@ -8,20 +8,19 @@ import multiprocessing
 import multiprocessing.process
 import os
 import shutil
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from bench.errors import BenchError, Interruption, one_line
+from bench.errors import BenchError
 from bench.measure.conditions import Window, conditions_of
 from bench.measure.device import core_sets, visible_devices
 from bench.measure.machine import probe
@@ -29,17 +28,18 @@ from bench.measure.nvml import used_before
 from bench.measure.sampler import Sampler
 from bench.plan.case import Case, Effort, Machine
 from bench.records.record import Conditions
-from bench.run import server, worker
+from bench.run import logs, server, signals, stacks, worker
+from bench.run.ends import SERVER_DIED, Ends, explained
 from bench.run.loopback import loopback_variables
 from bench.run.outcome import Assignment, Job, RankOutcome
-from bench.run.rank import outcome_file, phase_file
-from bench.run.watch import Ends, Watch
+from bench.run.phases import START, read_note
+from bench.run.rank import outcome_file
+from bench.run.retries import launch_with_retries
+from bench.run.signals import GIVE_UP, GaveUpError
+from bench.run.watch import Watch
 
 SHUTDOWN_S = 2
 """For ranks to end by themselves when the launch is over."""
-TAIL_LINES = 20
-TAIL_BYTES = 64 * 1024
-HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def probe_in_server() -> Machine:
@@ -93,7 +93,10 @@ class Launcher:
         server.renew_server()
         context = multiprocessing.get_context(server.START_METHOD)
         child = context.Process(target=server.follow_server)  # type: ignore[attr-defined]
-        child.start()  # waits until the server has imported everything
+        try:
+            child.start()  # waits until the server has imported everything
+        except (EOFError, ConnectionError) as error:
+            raise BenchError(SERVER_DIED) from error
         child.join()
         if child.exitcode != 0:
             raise BenchError("the fork server that starts all processes does not start; see above")
@@ -120,7 +123,25 @@ class Launcher:
 
         Raises:
             Interruption: a signal arrived; all processes of the launch are gone.
+            BenchError: the fork server was killed.
+            OSError: the processes could not be started.
         """
+        return launch_with_retries(
+            lambda retries: self._launch_once(
+                case,
+                effort,
+                job,
+                launch=launch,
+                processes=processes,
+                reference=str(reference) if reference is not None else None,
+                retries=retries,
+            )
+        )
+
+    def _launch_once(
+        self, case: Case, effort: Effort, job: Job, *, processes: int, **told: Any
+    ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
+        """One attempt; ``told`` are fields of the assignment that the caller knows."""
         started_s = time.monotonic()
         self._count += 1
         folder = self.scratch / f"launch{self._count}"
@@ -136,21 +157,24 @@ class Launcher:
             job=job,
             case=case,
             effort=effort,
-            launch=launch,
             folder=str(folder),
             started_s=started_s,
             cores=cores,
             environment=self._environment(case, folder),
             watched=_watched(case, cores),
             used_before=used_before(case, self.machine),
-            reference=str(reference) if reference is not None else None,
+            **told,
         )
         file = folder / "assignment.json"
         file.write_bytes(msgspec.json.encode(assignment))
-        watch = Watch(processes, effort.timeout_s)
+        watch = Watch(processes, effort, folder)
         sampler = self._sampler(assignment, watch) if job == "timing" else None
-        ends = _run_elastic(file, folder / "logs", processes, watch, sampler)
-        first, *others = (_outcome(folder, rank, ends) for rank in range(processes))
+        try:
+            ends = _run_elastic(file, folder / "logs", processes, watch, sampler)
+        finally:
+            server.kill_left_behind()
+        found = [_outcome(folder, rank, ends) for rank in range(processes)]
+        first, *others = _with_faults_of_teardown(found, ends)
         if sampler is not None:
             conditions = _conditions(sampler, case, (first, *others))
             first = msgspec.structs.replace(first, conditions=conditions)
@@ -189,6 +213,7 @@ def _run_elastic(
         run_id=assignment.parent.name,
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",  # port 0: the system picks a free one
+        rdzv_configs={"is_host": True},  # else it would look for one elsewhere when that fails
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
@@ -200,19 +225,27 @@ def _run_elastic(
     # torch would bind ranks to NUMA nodes only where they are as many as there are devices, so that
     # 8 ranks ran bound and 4 unbound, and would start the driver before ranks have their variables.
     config.numa_options = None
-    with _quiet_launcher(), _restored_signals():
+    if hasattr(config, "signals_to_handle"):  # torch 2.10 and later
+        # A second signal would break the launcher's shutdown: ours come but once.
+        config.signals_to_handle = GIVE_UP.name
+    server.start_server()
+    forker = server.server_pid()
+    with _quiet_launcher(), signals.handlers_kept():
         try:
             with watch, sampler or contextlib.nullcontext():
                 elastic_launch(config, worker.main)(str(assignment))
         except ChildFailedError:
             pass  # names one rank of possibly several; the watch has seen them all
+        except (EOFError, ConnectionError) as error:
+            if not server.has_ended(forker):
+                raise
+            raise BenchError(SERVER_DIED) from error
+        except GaveUpError:
+            pass  # the watch has ended the launcher's waiting, and knows why
         except SignalException as error:
             if not watch.gave_up:  # else the watch itself has ended the launcher's waiting
-                raise Interruption(error.sigval) from error
-    return Ends(
-        exit_codes=[process.exitcode for process in watch.processes],
-        timed_out_s=watch.limit_s if watch.time_is_up else None,
-    )
+                raise signals.stopped_by(error.sigval) from error
+    return watch.ends(server_died=server.has_ended(forker))
 
 
 def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -243,20 +276,6 @@ def _conditions(
 
 
 @contextlib.contextmanager
-def _restored_signals() -> Iterator[None]:
-    """The elastic agent replaces signal handlers and never puts them back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def _quiet_launcher() -> Iterator[None]:
     """The agent reports on failed ranks in its own words; the record does so in ours."""
     before = logging.root.manager.disable
@@ -265,6 +284,18 @@ def _quiet_launcher() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def _with_faults_of_teardown(outcomes: list[RankOutcome], ends: Ends) -> list[RankOutcome]:
+    """A rank that was killed after it had handed over has failed where that took others along."""
+    if all(outcome.failure is None for outcome in outcomes):
+        return outcomes
+    return [
+        msgspec.structs.replace(one, failure=ends.failure(one.rank))
+        if one.failure is None and ends.was_killed(one.rank)
+        else one
+        for one in outcomes
+    ]
 
 
 def _outcome(folder: Path, rank: int, ends: Ends) -> RankOutcome:
@@ -276,25 +307,18 @@ def _outcome(folder: Path, rank: int, ends: Ends) -> RankOutcome:
         content = outcome_file(folder, rank).read_bytes()
         outcome = msgspec.json.decode(content, type=RankOutcome)
     except FileNotFoundError:
-        phase = phase_file(folder, rank)
+        note = read_note(folder, rank)
         outcome = RankOutcome(
             rank=rank,
-            phase=phase.read_text() if phase.exists() else "start",
+            phase=note.phase if note is not None else START,
+            step=note.step if note is not None else None,
             failure=ends.failure(rank),
         )
-    if outcome.failure is None:
-        return outcome
-    return msgspec.structs.replace(outcome, log_tail=_log_tail(folder / "logs", rank))
-
-
-def _log_tail(logs: Path, rank: int) -> list[str]:
-    """Last lines that a rank wrote, errors last."""
-    lines: list[str] = []
-    for name in ("stdout.log", "stderr.log"):
-        for path in logs.glob(f"*/attempt_0/{rank}/{name}"):
-            with path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-            lines += [one_line(line) for line in text.splitlines()]
-    return lines[-TAIL_LINES:]
+    text = logs.read_tail(folder, rank)
+    return msgspec.structs.replace(
+        outcome,
+        failure=outcome.failure and explained(outcome.failure, text),
+        exit_code=ends.code(rank) or None,
+        stack=stacks.main_stack(text),
+        log_tail=logs.tail_lines(text),
+    )

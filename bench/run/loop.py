@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import Tensor
+
 from bench.measure.clock import Block, Clock
 from bench.plan.case import Effort, Window
 from bench.strategies.base import Session
@@ -45,6 +47,9 @@ class Engine:
     accumulation_steps: int
     sample_memory: Callable[[], None] = field(default=lambda: None)
     """Called between blocks."""
+    after_block: Callable[[int, Tensor], None] = field(default=lambda _, __: None)
+    """Called after each block with the number of its steps, and the loss of the last micro-step,
+    which stays where it is: on the device, and perhaps not computed yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +97,20 @@ def run_block(engine: Engine, steps: int, *, sync: bool = True) -> Block:
     """
     session, batches, mark = engine.session, engine.batches, engine.clock.mark
     last = engine.accumulation_steps - 1
+    loss: Tensor | None = None
     engine.clock.reserve(steps * (MARKS_PER_MICRO_STEP * engine.accumulation_steps + 1))
     engine.clock.start()
     for _ in range(steps):
         for micro_step in range(engine.accumulation_steps):
             batch = next(batches)
             mark("data")
-            session.micro_step(batch, sync=sync and micro_step == last, mark=mark)
+            loss = session.micro_step(batch, sync=sync and micro_step == last, mark=mark)
         session.optimizer_step()
         mark("optimizer")
-    return engine.clock.stop()
+    block = engine.clock.stop()
+    if loss is not None:
+        engine.after_block(steps, loss)
+    return block
 
 
 def warmup_rule(effort: Effort, device_type: str) -> tuple[int, float]:
@@ -155,6 +164,25 @@ def decide_length(pilot_s: Sequence[float], window: Window) -> Length:
     if steps > window.min_steps:
         set_by = "target_interval" if needed <= affordable else "max_s"
     return Length(blocks=math.ceil(steps / block_steps), block_steps=block_steps, set_by=set_by)
+
+
+def expected_s(length: Length, pilot_s: Sequence[float]) -> float | None:
+    """How long a window of that length takes at the pilot's pace; None without a pilot.
+
+    >>> expected_s(Length(blocks=2, block_steps=5, set_by="min_steps"), [0.1, 0.3])
+    2.0
+    """
+    if not pilot_s:
+        return None
+    return length.blocks * length.block_steps * statistics.fmean(pilot_s)
+
+
+def expected_pairs_s(length: Length, pilot_s: Sequence[float], window: Window) -> float | None:
+    """How long ``run_sync_pairs`` takes at least, or as long as it may; None without a pilot."""
+    if not pilot_s:
+        return None
+    pair_s = 2 * (length.block_steps + 1) * statistics.fmean(pilot_s)
+    return SYNC_PAIRS * pair_s + window.max_s
 
 
 def run_window(engine: Engine, window: Window, length: Length) -> Timed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -28,6 +27,7 @@ from bench.records.record import (
     Throughput,
     Timing,
 )
+from bench.run.culprit import fault_of, find_culprit, reason_of, teardown_exits
 
 FAULT_S = 1e-6
 """What a page fault costs at least; on a virtual machine 2 us were seen, with the zeroing."""
@@ -40,15 +40,6 @@ DRIFT = 0.005
 
 Job = Literal["timing", "parity", "memory", "communication", "reference"]
 """A pass, or the reference that parity passes compare with."""
-
-SECONDARY = re.compile(
-    r"connection (closed|reset|refused)|connection was likely closed|closed by peer|broken pipe"
-    r"|socket closed|timed out waiting|SIGTERM"
-    r"|ncclRemoteError|remote process exit|communicator was aborted|NCCL watchdog|SIGABRT",
-    re.IGNORECASE,
-)
-"""What a healthy rank says when another one has died, over gloo and over NCCL, whose watchdog
-aborts the process: the cause only where there is no other."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +63,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in use on each device before the launch; empty where the parent cannot tell."""
     reference: str | None = None
     """File of the reference: to compare with, or to write."""
+    retries: tuple[str, ...] = ()
+    """Why the launch had to be started again, once for each time."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +74,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     at_s: float | None = None
     """Monotonic time; None for a process that could not say."""
-
-    @property
-    def is_secondary(self) -> bool:
-        """Whether this is only the echo of another rank's end."""
-        return SECONDARY.search(self.reason) is not None
+    exception: str | None = None
+    """Type of the exception."""
+    signal: str | None = None
+    exit_code: int | None = None
+    traceback: list[str] = []
+    """Last lines of the exception."""
+    is_of_launch: bool = False
+    """Whether no rank in particular has failed."""
+    is_echo: bool = False
+    """Whether the process was ended because another one had failed."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +137,14 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of the whole launch, as the parent saw it: with the first rank's outcome."""
     parity: Parity | None = None
     """This rank's own view: every rank compares the gradients that it holds."""
+    step: int | None = None
+    """Optimizer steps completed, up to the last block."""
+    loss_is_finite: bool | None = None
+    """Of the last step of the window; None without a window."""
+    stack: list[str] = []
+    """Innermost frames of the main thread, where the process was made to write them."""
+    exit_code: int | None = None
+    """How the process ended, minus the signal's number if by one; only where that was no 0."""
     log_tail: list[str] = []
 
 
@@ -174,15 +180,19 @@ def to_record(
         environment=environment,
         conditions=next((one.conditions for one in outcomes if one.conditions is not None), None),
         observers=_observers(outcomes) or None,
+        retries=list(assignment.retries) or None,
     )
     if culprit is not None:
         assert culprit.failure is not None
         return msgspec.structs.replace(
             record,
             status=culprit.failure.status,
-            reason=_reason(culprit, len(outcomes)),
-            log_tail={str(o.rank): o.log_tail for o in outcomes if o.log_tail},
+            reason=reason_of(culprit, outcomes),
+            fault=fault_of(culprit, outcomes),
+            log_tail=_log_tails(outcomes),
         )
+    if exits := teardown_exits(outcomes):
+        record = msgspec.structs.replace(record, teardown_exit=exits, log_tail=_log_tails(outcomes))
     if assignment.job == "timing":
         return _with_timing(record, assignment, outcomes, units)
     if assignment.job == "communication":
@@ -193,6 +203,10 @@ def to_record(
         return _with_memory(record, outcomes)
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
+
+
+def _log_tails(outcomes: Sequence[RankOutcome]) -> dict[str, list[str]] | None:
+    return {str(one.rank): one.log_tail for one in outcomes if one.log_tail} or None
 
 
 def _badness(view: Parity) -> tuple[bool, float]:
@@ -207,27 +221,6 @@ def _phases(phase_s: Mapping[str, float]) -> Phases:
         **{f"{name}_s": phase_s.get(name, 0.0) for name in names},
         pieces_s={name: value for name, value in phase_s.items() if "." in name} or None,
     )
-
-
-def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
-    """The rank that failed first by its own fault; None when none failed.
-
-    An echo of another rank's end is taken only where there is nothing else.
-    """
-    failed = [outcome for outcome in outcomes if outcome.failure is not None]
-
-    def order(outcome: RankOutcome) -> tuple[bool, float]:
-        assert outcome.failure is not None
-        at_s = outcome.failure.at_s
-        return outcome.failure.is_secondary, float("inf") if at_s is None else at_s
-
-    return min(failed, key=order, default=None)
-
-
-def _reason(culprit: RankOutcome, ranks: int) -> str:
-    assert culprit.failure is not None
-    where = f"rank {culprit.rank} of {ranks}, " if ranks > 1 else ""
-    return f"{where}in {culprit.phase}: {culprit.failure.reason}"
 
 
 def _with_timing(
@@ -315,23 +308,20 @@ def samples_per_s(samples: int, window_s: Sequence[float]) -> float:
 
 def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list[str]:
     """What is wrong with a measurement that otherwise succeeded."""
-    flags: list[str] = []
-    if assignment.effort.warmup_steps == 0:
-        flags.append("no_warmup")
-    if len({outcome.parameter_digest for outcome in outcomes}) > 1:
-        flags.append("ranks_differ")
     placements = [one.placement for one in outcomes if one.placement is not None]
-    if share_cores(placements, assignment.case.device):
-        flags.append("ranks_share_cores")
-    if _observers(outcomes):
-        flags.append("profiler_on")
-    if any(_is_coarse(outcome.measured) for outcome in outcomes):
-        flags.append("coarse_timer")
-    if any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes):
-        flags.append("page_faults")
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
-    if len(set(batches)) < len(batches):  # a rank may well see a batch again, but not another's
-        flags.append("duplicate_data")
+    seen = {
+        "no_warmup": assignment.effort.warmup_steps == 0,
+        "ranks_differ": len({outcome.parameter_digest for outcome in outcomes}) > 1,
+        "loss_not_finite": any(outcome.loss_is_finite is False for outcome in outcomes),
+        "ranks_share_cores": share_cores(placements, assignment.case.device),
+        "profiler_on": bool(_observers(outcomes)),
+        "coarse_timer": any(_is_coarse(outcome.measured) for outcome in outcomes),
+        "page_faults": any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes),
+        # A rank may well see a batch again, but not another's.
+        "duplicate_data": len(set(batches)) < len(batches),
+    }
+    flags = [flag for flag, is_seen in seen.items() if is_seen]
     for outcome in outcomes:
         if outcome.conditions is not None:
             flags += flags_of(outcome.conditions, assignment.case.device)

@@ -22,6 +22,8 @@ from bench.run.loop import (
     Length,
     WarmUp,
     decide_length,
+    expected_pairs_s,
+    expected_s,
     run_block,
     run_sync_pairs,
     run_window,
@@ -45,7 +47,7 @@ def measure_time(rank: Rank) -> Session:
     engine, warm, length = _warm_engine(rank)
     gc.collect()
     rank.device.reset_peaks()
-    rank.note(phase="window")
+    rank.note(phase="window", expected_s=expected_s(length, warm.pilot_s))
     observing = observers()
     counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
     faults = minor_faults()
@@ -74,6 +76,7 @@ def measure_time(rank: Rank) -> Session:
         memory=rank.device.peaks(),
         held=engine.session.held_bytes(),
         phase="check",
+        loss_is_finite=rank.loss_is_finite(),
     )
     parameters = (tensor for _, tensor in engine.session.full_parameters())
     rank.note(parameter_digest=parity.digest(parameters))
@@ -83,9 +86,13 @@ def measure_time(rank: Rank) -> Session:
 def measure_communication(rank: Rank) -> Session:
     """The communication pass; returns the session, which must outlive the hand-over."""
     engine, warm, length = _warm_engine(rank)
-    rank.note(phase="communication", bucket_bytes=engine.session.bucket_bytes())
+    window = rank.assignment.effort.window
+    rank.note(
+        phase="communication",
+        expected_s=expected_pairs_s(length, warm.pilot_s, window),
+        bucket_bytes=engine.session.bucket_bytes(),
+    )
     if rank.strategy.can_skip_sync:
-        window = rank.assignment.effort.window
         rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
     rank.note(phase="profile")
     profiler = rank.device.profiler(shapes=True)
@@ -173,4 +180,5 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
         slowest=rank.slowest,
         accumulation_steps=rank.case.accumulation_steps,
         sample_memory=rank.device.sample_memory,
+        after_block=rank.after_block,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TextIO
 
 from bench.errors import one_line
@@ -38,9 +39,10 @@ class Lines:
         self.say(f"[{done}/{steps}] {what}  {record.pass_}  {_result(record)}  {left}")
 
     def say(self, text: str) -> None:
-        """Write one line."""
-        self._stream.write(one_line(text) + "\n")
-        self._stream.flush()
+        """Write one line; a terminal that is gone is no reason to stop."""
+        with contextlib.suppress(OSError):
+            self._stream.write(one_line(text) + "\n")
+            self._stream.flush()
 
 
 def _settings(case: Case) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from bench.measure.device import Device
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.outcome import Assignment, RankOutcome
+from bench.run.phases import Note, Notebook
 from bench.strategies.base import Context, Strategy
 from workloads.base import Batch, Build, Problem
 
@@ -33,12 +35,45 @@ class Rank:
     strategy: Strategy
     device: Device
     outcome: RankOutcome
+    notebook: Notebook | None = None
+    """Where the parent can read how far this process is."""
+    _loss: Tensor | None = field(default=None, init=False)
+    _since_s: float = field(default=0.0, init=False)
+    _expected_s: float | None = field(default=None, init=False)
 
-    def note(self, **found: Any) -> None:
-        """Add to what will be handed over; a phase is left on disk for when it never is."""
+    def note(self, *, expected_s: float | None = None, **found: Any) -> None:
+        """Add to what will be handed over; a phase is left on disk for when it never is.
+
+        Args:
+            expected_s: how long the phase will take, where that is known.
+            found: fields of the outcome.
+        """
         self.outcome = msgspec.structs.replace(self.outcome, **found)
         if "phase" in found:
-            phase_file(Path(self.assignment.folder), self.rank).write_text(found["phase"])
+            self._since_s, self._expected_s = time.monotonic(), expected_s
+            self._write_note()
+
+    def after_block(self, steps: int, loss: Tensor) -> None:
+        """Count a block of optimizer steps, and keep its last loss without looking at it."""
+        done = (self.outcome.step or 0) + steps
+        self.outcome = msgspec.structs.replace(self.outcome, step=done)
+        self._loss = loss
+        self._write_note()
+
+    def loss_is_finite(self) -> bool | None:
+        """Whether the last loss is a number; None before any step. Waits for the device."""
+        return None if self._loss is None else bool(torch.isfinite(self._loss).all())
+
+    def _write_note(self) -> None:
+        if self.notebook is not None:
+            self.notebook.write(
+                Note(
+                    phase=self.outcome.phase,
+                    since_s=self._since_s,
+                    expected_s=self._expected_s,
+                    step=self.outcome.step,
+                )
+            )
 
     @property
     def case(self) -> Case:
@@ -119,8 +154,3 @@ def proof_size(case: Case) -> tuple[Any, int]:
 def outcome_file(folder: Path, rank: int) -> Path:
     """Where a rank hands over its outcome."""
     return folder / f"rank{rank}.json"
-
-
-def phase_file(folder: Path, rank: int) -> Path:
-    """Where a rank says how far it has come."""
-    return folder / f"rank{rank}.phase"

@@ -18,13 +18,14 @@ from typing import Protocol
 import msgspec
 
 from bench.analyze.effort import cases_in_need, further_s, launches_by_case
-from bench.errors import Interruption, one_line
+from bench.errors import Interruption, in_words
 from bench.plan.case import Case, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
 from bench.records.store import Store, recorded
+from bench.run.culprit import find_culprit
 from bench.run.launch import Launcher
-from bench.run.outcome import Failure, find_culprit, to_record
+from bench.run.outcome import Failure, to_record
 from bench.run.schedule import Estimate, Step, further_round, reference_key, schedule
 
 
@@ -172,8 +173,7 @@ class Runner:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
         except Exception as error:  # noqa: BLE001 - the launch will fail, and say so in its row
-            reason = one_line(f"{type(error).__name__}: {error}")
-            warnings.warn(f"the fork server did not restart: {reason}", stacklevel=2)
+            warnings.warn(f"the fork server did not restart: {in_words(error)}", stacklevel=2)
         self._round = step.round
         return time.monotonic() - begin
 
@@ -192,8 +192,7 @@ class Runner:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
         except Exception as error:  # noqa: BLE001 - no fault of one case may lose the others
-            reason = one_line(f"outside of the ranks: {type(error).__name__}: {error}")
-            return self._unmeasured(step, "failed", reason)
+            return self._unmeasured(step, "failed", f"outside of the ranks: {in_words(error)}")
 
     def _unmeasured(self, step: Step, status: Status, reason: str | None) -> Record:
         return Record(

@@ -1,32 +1,68 @@
-"""The folder for what passes between the processes of a run, and who made it.
+"""A private folder for what passes between the processes of a run.
 
-A run that is killed leaves its folder behind; so its name holds the process that made it.
+Its owner holds a lock on it for as long as it lives, so that the next run can tell what a run that
+was killed has left behind, and remove it. Its name holds the process that made it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import multiprocessing.process
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 NAME = re.compile(r"bench-(\d+)-[a-z0-9_]+")
 """Process id, then what ``tempfile`` adds."""
+OWNER = ".owner"
+SOCKET_BYTES = 107 - len("/listener-12345678")
+"""Most that the path of a folder may take in which multiprocessing makes its sockets: unix(7)."""
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A private folder, which is also where temporary files go, for as long as the block runs."""
+    """A new folder, where all temporary files of this process go meanwhile; removed at the end."""
+    remove_abandoned(Path(tempfile.gettempdir()))
     before = tempfile.tempdir
-    prefix = f"bench-{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        tempfile.tempdir = folder  # torch's launcher leaves files behind where processes failed
+    folder = Path(tempfile.mkdtemp(prefix=f"bench-{os.getpid()}-"))
+    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    sockets = config.get("tempdir")
+    with _owned(folder):
+        # torch's launcher leaves files behind where processes failed, and multiprocessing a folder
+        # of sockets where its parent was killed.
+        tempfile.tempdir = str(folder)
+        if len(os.fsencode(folder)) <= SOCKET_BYTES:
+            config["tempdir"] = str(folder)
         try:
-            yield Path(folder)
+            yield folder
         finally:
-            tempfile.tempdir = before
+            tempfile.tempdir, config["tempdir"] = before, sockets
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _owned(folder: Path) -> IO[bytes]:
+    """Lock a folder; the file appears under its name when it is locked, and not before."""
+    unnamed = folder / f"{OWNER}.new"
+    file = unnamed.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    unnamed.rename(folder / OWNER)
+    return file
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove folders of ours whose owner is gone. Others', and those in use, are left alone."""
+    for owner in parent.glob(f"bench-*/{OWNER}"):
+        with contextlib.suppress(OSError):  # in use, or not ours to open
+            if owner.stat().st_uid != os.getuid():
+                continue
+            with owner.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(owner.parent)
 
 
 def maker_of(name: str) -> int | None:

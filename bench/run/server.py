@@ -11,22 +11,25 @@ the wish does not survive a fork. So a launcher that is killed takes all its pro
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
 import sys
+import warnings
 
 PARENT = "BENCH_FORK_SERVER_PARENT"
 """Names the process that started the server: only its own child obeys."""
 SERVER = "BENCH_FORK_SERVER"
 """Set in the server, and so in its workers: the server's process id."""
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """From linux/prctl.h."""
 
-
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+KILLED_S = 5.0
+"""For killed processes to be gone."""
 PRELOAD = ["bench.run.server", "bench.run.preload"]
 
 
@@ -53,6 +56,47 @@ def renew_server() -> None:
     if START_METHOD == "forkserver":
         multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
         start_server()
+
+
+def stop_server() -> None:
+    """End the fork server, if there is one, and whatever its children have left behind."""
+    if START_METHOD == "forkserver":
+        kill_left_behind()
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def server_pid() -> int | None:
+    """Process id of the fork server; None where there is none."""
+    pid: int | None = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def has_ended(child: int | None) -> bool:
+    """Whether a child process of this one has ended; its exit code can be read afterwards."""
+    if child is None:
+        return False
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # ended, and its exit code was read
+        return True
+
+
+def kill_left_behind() -> None:
+    """Kill what ranks that have ended have started and left: processes end up with the server.
+
+    To be called when no rank is running. Linux only.
+    """
+    import psutil  # noqa: PLC0415 - the server, which imports this module, needs it not
+
+    pid = server_pid()
+    if pid is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        left = psutil.Process(pid).children(recursive=True)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=KILLED_S)
 
 
 def follow_parent(parent: int) -> None:
@@ -84,4 +128,7 @@ if _is_server():
     # server itself ignores it too, but only after it has preloaded everything.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow_parent(int(os.environ[PARENT]))
+    # What a rank has started becomes a child of the server, not of init, when the rank is gone.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
     os.environ[SERVER] = str(os.getpid())

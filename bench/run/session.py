@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import secrets
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -23,10 +19,11 @@ from bench.plan.matrix import expand
 from bench.plan.suite import Suite
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
+from bench.run.changes import changes
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.progress import Lines
 from bench.run.rounds import Runner
-from bench.run.scratch import scratch
+from bench.run.signals import signals_raise
 
 RUNS = Path("runs")
 
@@ -49,6 +46,7 @@ def run_suite(
     only: str | None,
     resume: bool,
     launches: int | None,
+    scratch: Path,
 ) -> Finished:
     """Measure a suite. The fork server has been started.
 
@@ -58,13 +56,14 @@ def run_suite(
         only: filter expression.
         resume: go on with the run in ``out``.
         launches: in place of every case's own number.
+        scratch: private folder for what passes between processes.
 
     Raises:
         BenchError: something the user can put right; nothing was measured.
         Interruption: a signal arrived before anything was measured.
     """
     interruption: Interruption | None = None
-    with _signals_raise():
+    with signals_raise():
         machine = probe_in_server()
         planned = expand(suite, machine, only=only, launches=launches)
         # Who asks for a number of launches gets that number.
@@ -76,13 +75,13 @@ def run_suite(
             else _describe(suite, planned, machine, budget_s)
         )
         info.suite["budget_s"] = budget_s  # of a resumed run: what it may spend is what it says now
-        with Store(folder, resume=resume) as store, scratch() as private:
+        with Store(folder, resume=resume) as store:
             before = read_records(folder) if resume else []
             store.write_run(info)
             progress = Lines(sys.stderr)
             progress.say(f"results go to {folder}")
             runner = Runner(
-                launcher=Launcher(private, machine),
+                launcher=Launcher(scratch, machine),
                 store=store,
                 run_id=info.run_id,
                 environment=info.environment_fingerprint,
@@ -144,15 +143,14 @@ def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) ->
             f"{folder}: was measured in another environment; it differs in {', '.join(changed)}"
         )
     try:
-        before = {one["case"]["id"]: one for one in info.suite.get("planned", [])}
-    except (TypeError, KeyError, AttributeError) as error:
-        raise OutputError(f"{folder}: its plan cannot be read: {error!r}") from error
-    now = {one["case"]["id"]: one for one in _plain(planned)}
-    changed = sorted(id_ for id_ in before.keys() | now.keys() if before.get(id_) != now.get(id_))
-    if changed:
+        started = msgspec.convert(info.suite.get("planned", []), list[PlannedCase])
+    except msgspec.ValidationError as error:
+        raise OutputError(f"{folder}: its plan cannot be read: {error}") from error
+    what = changes(started, planned)
+    if what:
         raise OutputError(
             f"{folder}: this is not the plan that was started there: the suite, --filter or "
-            f"--launches differ for {len(changed)} of its cases, such as {changed[0]}"
+            f"--launches have changed: {what}"
         )
     return info
 
@@ -186,23 +184,3 @@ def _new_folder(name: str) -> Path:
             raise OutputError(f"{folder}: cannot be made: {error.strerror}") from error
         return folder
     raise OutputError(f"{RUNS}: a hundred runs started in one second")
-
-
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Turn the signals that end a program into ``Interruption``, so that everything is tidied."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise Interruption(number)
-
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

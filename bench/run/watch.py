@@ -8,15 +8,21 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Self
 
-from bench.run.outcome import Failure
+from bench.plan.case import Effort
+from bench.run import logs
+from bench.run.ends import Ends, Overdue
+from bench.run.phases import START, Note, limit_s, read_note
+from bench.run.signals import GIVE_UP
 
 START_S, POLL_S = 0.02, 0.25
 """Between two looks: while processes start, and while they run."""
+LOOK_S = 1.0
+"""Between two looks at what the ranks note and write."""
 END_GRACE_S = 5.0
 """For the launcher to act on the end of one process, or for the others to follow it."""
 KILLS = 6
@@ -24,84 +30,78 @@ STACK_GRACE_S = 1.0
 """For a stuck process to write the stacks of its threads before it is killed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ends:
-    """How the processes of a launch ended, as seen from outside."""
-
-    exit_codes: list[int | None]
-    """Per rank; minus the signal's number for one that was killed."""
-    timed_out_s: float | None = None
-    """The limit, if it was reached."""
-
-    def failure(self, rank: int) -> Failure:
-        """Why a rank that handed nothing over did not."""
-        if self.timed_out_s is not None:
-            return Failure(status="timeout", reason=f"not finished after {self.timed_out_s:g} s")
-        code = self.exit_codes[rank] if rank < len(self.exit_codes) else None
-        if code is None:
-            return Failure(status="failed", reason="the process did not start")
-        if code < 0:
-            return Failure(status="failed", reason=f"the process was ended by {_name(-code)}")
-        return Failure(
-            status="failed", reason=f"the process ended with exit code {code} and no result"
-        )
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
-
-
 class Watch:
     """Knows the worker processes of one launch, and ends the launch when it must end.
 
-    That is when the time is up, or when one process has ended and the others go on: the launcher
-    notices a process that failed, but waits for ever for one that left quietly.
+    That is when the time is up, for the launch or for a rank's phase, or when one process has ended
+    and the others go on: the launcher notices a process that failed, but waits for ever for one
+    that left quietly.
 
     Args:
         expected: how many processes there will be.
-        limit_s: how long they may take; they write their stacks before they are killed.
+        effort: how long they may take; they write their stacks before they are killed.
+        folder: of the launch.
     """
 
-    def __init__(self, expected: int, limit_s: float) -> None:
+    def __init__(self, expected: int, effort: Effort, folder: Path) -> None:
         self.processes: list[BaseProcess] = []
         """In the order of ranks, which is the order of their start."""
-        self.time_is_up = False
+        self.overdue: Overdue | None = None
         self.gave_up = False
-        """Whether the launcher itself had to be interrupted: by SIGTERM to this process."""
+        """Whether the launcher itself had to be interrupted: by a signal to this process."""
+        self._ended_s: dict[BaseProcess, float] = {}
+        self._ending = False
+        """Whether processes that end from now on may have been killed from here."""
         self._expected = expected
-        self.limit_s = limit_s
+        self._effort = effort
+        self._folder = folder
+        self._notes: dict[int, Note] = {}
         self._over = threading.Event()
         self._before = set(_children())
+        self._began_s = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def pids(self) -> list[int]:
         """Process ids of the workers that have been seen so far, ended ones included."""
         return [one.pid for one in self.processes if one.pid is not None]
 
+    def ends(self, *, server_died: bool) -> Ends:
+        """How the processes ended. To be asked when they have."""
+        return Ends(
+            exit_codes=[process.exitcode for process in self.processes],
+            ended_s=[self._ended_s.get(process) for process in self.processes],
+            overdue=self.overdue,
+            server_died=server_died,
+        )
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Whatever ended the waiting, no process outlives it."""
         self._over.set()
         self._thread.join()
+        self._look()
+        if not self._ending:
+            self._note_ends()
+        for process in self.processes:
+            if process.exitcode is None:
+                _send(process.pid, signal.SIGKILL)
+        connection.wait([process.sentinel for process in self.processes], END_GRACE_S)
 
     def _watch(self) -> None:
-        deadline = time.monotonic() + self.limit_s
-        first_end: float | None = None
+        next_look_s = self._began_s
         while not self._over.wait(POLL_S if len(self.processes) == self._expected else START_S):
             self._look()
+            self._note_ends()
             now = time.monotonic()
-            if first_end is None and connection.wait([p.sentinel for p in self.processes], 0):
-                first_end = now
-            if now >= deadline:
-                self.time_is_up = True
-                self._end()
-                return
-            if first_end is not None and now - first_end > END_GRACE_S:
+            if now >= next_look_s:
+                next_look_s = now + LOOK_S
+                logs.bound(self._folder)
+                self.overdue = self._find_overdue(now)
+            first_end = min(self._ended_s.values(), default=now)
+            if self.overdue is not None or now - first_end > END_GRACE_S:
                 self._end()
                 return
 
@@ -110,8 +110,35 @@ class Watch:
         new = set(_children()) - self._before - set(self.processes)
         self.processes += sorted(new, key=lambda one: int(one.name.rpartition("-")[2]))
 
+    def _note_ends(self) -> None:
+        for process in self.processes:
+            if process not in self._ended_s and connection.wait([process.sentinel], 0):
+                self._ended_s[process] = time.monotonic()
+
+    def _find_overdue(self, now: float) -> Overdue | None:
+        """The rank that has been in its phase for too long; of several, for the longest."""
+        total_s = self._effort.timeout_s
+        if now - self._began_s >= total_s:
+            return Overdue(rank=None, spent_s=now - self._began_s, limit_s=total_s)
+        late: list[Overdue] = []
+        for rank, process in enumerate(self.processes):
+            if process in self._ended_s:
+                continue
+            note = self._note(rank)
+            spent_s, limit = now - note.since_s, limit_s(self._effort.limits, note)
+            if spent_s >= limit:
+                late.append(Overdue(rank=rank, spent_s=spent_s, limit_s=limit))
+        return max(late, key=lambda one: one.spent_s, default=None)
+
+    def _note(self, rank: int) -> Note:
+        """A rank's last note, or that it has only been started."""
+        note = read_note(self._folder, rank) or self._notes.get(rank)
+        self._notes[rank] = note or Note(phase=START, since_s=self._began_s)
+        return self._notes[rank]
+
     def _end(self) -> None:
         """Have the processes write their stacks, kill them, and then interrupt the launcher."""
+        self._ending = True
         for process in self.processes:
             _send(process.pid, signal.SIGUSR1)
         self._over.wait(STACK_GRACE_S)
@@ -122,7 +149,7 @@ class Watch:
             if self._over.wait(START_S * 25):
                 return
         self.gave_up = True
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), GIVE_UP)
 
 
 def _children() -> list[BaseProcess]:

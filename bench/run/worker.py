@@ -6,15 +6,18 @@ environment, and own its device before anything can touch an accelerator.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import torch
@@ -25,12 +28,17 @@ from bench.measure.device import is_out_of_memory, open_device
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.records.store import write_atomically
+from bench.run.culprit import TRACEBACK_LINES
 from bench.run.outcome import Assignment, Failure, RankOutcome
 from bench.run.passes import measure_communication, measure_memory, measure_time
+from bench.run.phases import DONE, Notebook
 from bench.run.proof import make_reference, prove
 from bench.run.rank import Rank, outcome_file
 from bench.run.server import follow_server
 from bench.strategies.base import Session
+
+LINGER_S = 2.0
+"""For a process whose work is done to end by itself."""
 
 
 def main(assignment_file: str) -> None:
@@ -41,6 +49,7 @@ def main(assignment_file: str) -> None:
     """
     follow_server()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent decides what an interrupt means
+    faulthandler.enable()  # the stack of one that is ended by a fault of the machine code
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     assignment = msgspec.json.decode(Path(assignment_file).read_bytes(), type=Assignment)
     os.environ.update(assignment.environment)
@@ -58,19 +67,21 @@ def main(assignment_file: str) -> None:
             strategy=strategy,
             device=open_device(assignment.case, driven, assignment.cores, assignment.used_before),
             outcome=RankOutcome(rank=number),
+            notebook=Notebook(Path(assignment.folder), number),
         )
         session = _work(rank)
-        rank.note(phase="done")
+        rank.note(phase=DONE)
         _hand_over(assignment, rank.outcome)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must learn of it
         outcome = rank.outcome if rank is not None else RankOutcome(rank=number)
-        _hand_over(assignment, msgspec.structs.replace(outcome, failure=_failure(error)))
-        traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Never through the group's destructor: it would wait for peers that sit in a collective.
-        os._exit(1)
-    _leave(rank, session)
+        with contextlib.suppress(OSError):  # where no file can be written, the log is left
+            _hand_over(assignment, msgspec.structs.replace(outcome, failure=_failure(error)))
+        _give_up(error)
+    try:
+        _leave(rank, session)
+    except BaseException as error:  # noqa: BLE001 - the outcome is handed over: the exit code says it
+        _give_up(error)
+    threading.Thread(target=_end_anyway, name="end anyway", daemon=True).start()
 
 
 def _work(rank: Rank) -> Session | None:
@@ -125,12 +136,40 @@ def _failure(error: BaseException) -> Failure:
         status="out_of_memory" if is_out_of_memory(error) else "failed",
         reason=one_line(" ".join(lines)),
         at_s=time.monotonic(),
+        exception=type(error).__name__,
+        traceback=_last_lines(error),
     )
+
+
+def _last_lines(error: BaseException) -> list[str]:
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return [line for line in map(one_line, lines) if line.strip("^~ ")][-TRACEBACK_LINES:]
 
 
 def _hand_over(assignment: Assignment, outcome: RankOutcome) -> None:
     content = msgspec.json.encode(outcome)
     write_atomically(outcome_file(Path(assignment.folder), outcome.rank), content)
+
+
+def _give_up(error: BaseException) -> NoReturn:
+    """End at once, and never through the group's destructor.
+
+    That would wait for peers that sit in a collective. Nor may the launcher pickle the exception
+    into a file of its own.
+    """
+    traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _end_anyway() -> None:
+    """End the process although threads or children that it has started go on.
+
+    Nothing runs any more when the process ends without that.
+    """
+    time.sleep(LINGER_S)
+    os._exit(0)
 
 
 def _leave(rank: Rank, session: Session | None) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from bench.errors import BenchError, FilterError, SuiteError
-from bench.plan.case import DeviceInfo, Machine, PlannedCase, identify, original_of
+from bench.plan.case import DeviceInfo, Limits, Machine, PlannedCase, identify, original_of
 from bench.plan.matrix import expand
 from bench.plan.suite import parse_suite
 from bench.records.store import read_records
@@ -344,3 +344,10 @@ def test_ids_of_cases_do_not_change_with_fields_that_were_added() -> None:
     published = {record.case.id: record.case for record in read_records(Path("results/quick"))}
     for id_, case in published.items():
         assert identify(msgspec.structs.replace(case, id="")).id == id_
+
+
+def test_limits_of_phases_reach_the_effort() -> None:
+    defaults = "defaults: {timeout_s: 50, limits: {warm_up_s: 4}}\n"
+    (one,) = plan(defaults + block("world_sizes: 1", strategy="single"))
+    assert one.effort.timeout_s == 50
+    assert one.effort.limits == Limits(warm_up_s=4)

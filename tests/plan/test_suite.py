@@ -51,6 +51,14 @@ def test_a_block_lies_over_the_defaults() -> None:
             "my.yaml: defaults.window: unknown key 'max'; did you mean 'max_s'?",
         ),
         (
+            "defaults: {limits: {warmup_s: 3}}\n" + BLOCK,
+            "my.yaml: defaults.limits: unknown key 'warmup_s'; did you mean 'warm_up_s'?",
+        ),
+        (
+            "defaults: {limits: {window_factor: 0.5}}\n" + BLOCK,
+            "my.yaml: defaults.limits.window_factor: Expected `float` >= 1.0",
+        ),
+        (
             "defaults: {window: {max_s: -3}}\n" + BLOCK,
             "my.yaml: defaults.window.max_s: Expected `float` > 0.0",
         ),

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from bench.plan.case import Case, Effort
+from bench.run.culprit import find_culprit
 from bench.run.launch import Launcher
-from bench.run.outcome import Job, RankOutcome, find_culprit, samples_per_s, to_record
+from bench.run.outcome import Job, RankOutcome, samples_per_s, to_record
 from tests.fakes import SHORT, make_case
 
 
@@ -146,7 +147,7 @@ def test_a_stuck_launch_ends_at_its_limit_with_the_stacks_of_its_ranks(
     outcomes = launch(launcher, faulty("STALL"), effort=msgspec.structs.replace(SHORT, timeout_s=8))
     assert time.monotonic() - begin < 8 + 10
     assert {outcome.failure.status for outcome in outcomes if outcome.failure} == {"timeout"}
-    assert "_misbehave" in "\n".join(outcomes[1].log_tail)
+    assert "misbehave" in "\n".join(outcomes[1].log_tail)
     assert outcomes[1].phase == "warm-up"
 
 

@@ -11,13 +11,13 @@ from bench.measure.memory import Peaks
 from bench.measure.trace import Span, StepsTrace
 from bench.plan.case import Effort
 from bench.records.record import Conditions, HostConditions, Parity, Placement, Record
+from bench.run.culprit import find_culprit
 from bench.run.outcome import (
     Assignment,
     Failure,
     Job,
     Measured,
     RankOutcome,
-    find_culprit,
     samples_per_s,
     share_cores,
     to_record,
