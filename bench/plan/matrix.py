@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line, plural
+from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line
 from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
 from bench.plan.filter import Known, matching
+from bench.plan.fit import backend_of, flags_of, missing
 from bench.plan.registry import (
     all_strategies,
     all_workloads,
@@ -27,12 +28,6 @@ from bench.plan.registry import (
 from bench.plan.suite import Block, Settings, Suite
 from bench.strategies.base import Options, Strategy
 from workloads.base import Facts, Workload
-
-MAX_RANKS_PER_CORE_SET = 8
-"""More processes than this on one set of cores only fill the memory."""
-EQUALLY_FAST = 0.95
-"""Slowest over fastest core from which cores are alike: the best of them may boost a little higher,
-whereas those of another kind are a fifth slower, or more."""
 
 MAX_CASES = 100_000
 """Of a suite, before filters: more would take months to run, and memory to plan."""
@@ -282,7 +277,7 @@ class _BlockPlanner:
                 options=way.options,
                 label=way.label,
                 device=device,
-                backend=_backend(way.strategy, settings.backend, device, self.machine),
+                backend=backend_of(way.strategy, settings.backend, device, self.machine),
                 world_size=world_size,
                 precision=settings.precision,
                 compile=settings.compile,
@@ -308,7 +303,7 @@ class _BlockPlanner:
 
     def _flags(self, case: Case, strategy: Strategy, available: int) -> tuple[str, ...]:
         try:
-            found = tuple(_flags(case, strategy, available, self.machine))
+            found = tuple(flags_of(case, strategy, available, self.machine))
         except Exception as error:  # a user's own function
             message = f"the flags of {case.strategy} fail: {type(error).__name__}: {error}"
             raise self._error(message, "strategies") from error
@@ -317,7 +312,7 @@ class _BlockPlanner:
     def _skip_reason(
         self, case: Case, model: _Model, strategy: Strategy, available: int
     ) -> str | None:
-        reason = _missing(case, model, available, self.machine)
+        reason = missing(case, model.facts, available, self.machine)
         if reason is not None:
             return reason
         try:
@@ -357,29 +352,6 @@ class _BlockPlanner:
                 "global_batch",
             )
         return asked // steps, asked
-
-
-def _flags(case: Case, strategy: Strategy, available: int, machine: Machine) -> Iterator[str]:
-    """What can be said of a case's figures before they are measured."""
-    if case.device == "cpu":
-        if case.world_size > available:
-            yield "oversubscribed"
-        if strategy.communicates and strategy.processes == "per_device" and case.world_size > 1:
-            yield "shared_cores"
-    if _are_mixed(case, available, machine):
-        yield "mixed_devices"
-    yield from strategy.flags(case)
-
-
-def _are_mixed(case: Case, available: int, machine: Machine) -> bool:
-    """Whether the devices that the case would use are not all of one kind."""
-    if case.device == "cpu":
-        used = min(case.world_size, available) * (case.cores_per_device or 1)
-        speeds = machine.core_speeds[:used]
-        return bool(speeds) and min(speeds) < EQUALLY_FAST * max(speeds)
-    devices = machine.devices[: case.world_size] if case.device == machine.accelerator else ()
-    # In whole GiB: two of a kind may differ by what the driver keeps for itself.
-    return len({(one.name, round((one.memory_bytes or 0) / 2**30)) for one in devices}) > 1
 
 
 def _settings(block: Block) -> Iterator[Settings]:
@@ -427,41 +399,3 @@ def _changed(first: Effort, second: Effort) -> list[str]:
 
 def _effort(settings: Settings) -> Effort:
     return Effort(**{name: getattr(settings, name) for name in Effort.__struct_fields__})
-
-
-def _backend(strategy: Strategy, asked: str, device: str, machine: Machine) -> str | None:
-    if not strategy.communicates:
-        return None
-    if asked != "auto":
-        return asked
-    known = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"} | machine.default_backends
-    return known.get(device, "gloo")
-
-
-def _missing(case: Case, model: _Model, available: int, machine: Machine) -> str | None:
-    """Why this machine, or anyone's, cannot run the case, whatever the strategy says of it."""
-    if case.device != "cpu" and case.world_size > available:
-        return f"needs {plural(case.world_size, f'{case.device} device')}, found {available}"
-    if case.device == "cpu" and case.world_size > MAX_RANKS_PER_CORE_SET * max(available, 1):
-        return (
-            f"needs {case.world_size} sets of {plural(case.cores_per_device or 1, 'core')}, "
-            f"found {available}; "
-            f"at most {MAX_RANKS_PER_CORE_SET} ranks share one"
-        )
-    if case.backend is not None and case.backend not in machine.backends:
-        return f"torch here has no backend {case.backend}; it has {', '.join(machine.backends)}"
-    if case.backend == "nccl" and case.device != "cuda":
-        return f"NCCL carries cuda tensors, not {case.device} ones"
-    if case.precision == "tf32" and not (
-        case.device == machine.accelerator and all(one.has_tf32 for one in machine.devices)
-    ):
-        return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
-    if case.precision == "fp16-amp":
-        return "fp16-amp needs a gradient scaler, which this version does not have"
-    if case.compile != "none":
-        return "torch.compile is not part of this version"
-    if model.facts.has_sparse_gradients and case.optimizer == "adamw":
-        return "AdamW cannot take sparse gradients; use sgd, or dense ones"
-    if model.facts.has_batch_norm and case.per_device_batch < 2:
-        return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
-    return None

@@ -20,8 +20,9 @@ import msgspec
 from bench.analyze.rows import Row
 from bench.errors import BenchError, one_line
 from bench.records.store import write_atomically
+from bench.report.cells import GIB, known, memory_of
 from bench.report.notes import variants
-from bench.report.tables import GIB, Table, known, memory_of
+from bench.report.tables import Table
 
 COLOURS = {
     "single": "#4d4d4d",

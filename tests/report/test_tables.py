@@ -7,9 +7,10 @@ from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Estimate
 from bench.plan.case import identify
 from bench.records.record import Parity, Record
+from bench.report.cells import gib, interval, significant, span
 from bench.report.notes import Footnotes
 from bench.report.page import escape, markdown, plain
-from bench.report.tables import _gib, interval, significant, span, tables_of
+from bench.report.tables import tables_of
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
 from tests.fakes import make_case
 from tests.report.test_page import make_info
@@ -80,7 +81,7 @@ def test_a_row_that_was_not_proved_says_so_beside_its_figure() -> None:
     ],
 )
 def test_the_first_device_is_told_from_the_others(peaks: list[int | None], text: str) -> None:
-    assert _gib(peaks) == text
+    assert gib(peaks) == text
 
 
 def test_equal_footnotes_share_a_number_and_stand_in_order() -> None:

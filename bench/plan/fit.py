@@ -1,0 +1,78 @@
+"""What a machine has for a case: why it cannot run there, and what must be said if it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.errors import plural
+from bench.plan.case import Case, Machine
+from bench.strategies.base import Strategy
+from workloads.base import Facts
+
+MAX_RANKS_PER_CORE_SET = 8
+"""More processes than this on one set of cores only fill the memory."""
+EQUALLY_FAST = 0.95
+"""Slowest over fastest core from which cores are alike: the best of them may boost a little higher,
+whereas those of another kind are a fifth slower, or more."""
+
+
+def flags_of(case: Case, strategy: Strategy, available: int, machine: Machine) -> Iterator[str]:
+    """What can be said of a case's figures before they are measured."""
+    if case.device == "cpu":
+        if case.world_size > available:
+            yield "oversubscribed"
+        if strategy.communicates and strategy.processes == "per_device" and case.world_size > 1:
+            yield "shared_cores"
+    if _are_mixed(case, available, machine):
+        yield "mixed_devices"
+    yield from strategy.flags(case)
+
+
+def _are_mixed(case: Case, available: int, machine: Machine) -> bool:
+    """Whether the devices that the case would use are not all of one kind."""
+    if case.device == "cpu":
+        used = min(case.world_size, available) * (case.cores_per_device or 1)
+        speeds = machine.core_speeds[:used]
+        return bool(speeds) and min(speeds) < EQUALLY_FAST * max(speeds)
+    devices = machine.devices[: case.world_size] if case.device == machine.accelerator else ()
+    # In whole GiB: two of a kind may differ by what the driver keeps for itself.
+    return len({(one.name, round((one.memory_bytes or 0) / 2**30)) for one in devices}) > 1
+
+
+def backend_of(strategy: Strategy, asked: str, device: str, machine: Machine) -> str | None:
+    """What carries a strategy's collectives: what is asked for, or torch's own choice."""
+    if not strategy.communicates:
+        return None
+    if asked != "auto":
+        return asked
+    known = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"} | machine.default_backends
+    return known.get(device, "gloo")
+
+
+def missing(case: Case, facts: Facts, available: int, machine: Machine) -> str | None:
+    """Why this machine, or anyone's, cannot run the case, whatever the strategy says of it."""
+    if case.device != "cpu" and case.world_size > available:
+        return f"needs {plural(case.world_size, f'{case.device} device')}, found {available}"
+    if case.device == "cpu" and case.world_size > MAX_RANKS_PER_CORE_SET * max(available, 1):
+        return (
+            f"needs {case.world_size} sets of {plural(case.cores_per_device or 1, 'core')}, "
+            f"found {available}; "
+            f"at most {MAX_RANKS_PER_CORE_SET} ranks share one"
+        )
+    if case.backend is not None and case.backend not in machine.backends:
+        return f"torch here has no backend {case.backend}; it has {', '.join(machine.backends)}"
+    if case.backend == "nccl" and case.device != "cuda":
+        return f"NCCL carries cuda tensors, not {case.device} ones"
+    if case.precision == "tf32" and not (
+        case.device == machine.accelerator and all(one.has_tf32 for one in machine.devices)
+    ):
+        return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
+    if case.precision == "fp16-amp":
+        return "fp16-amp needs a gradient scaler, which this version does not have"
+    if case.compile != "none":
+        return "torch.compile is not part of this version"
+    if facts.has_sparse_gradients and case.optimizer == "adamw":
+        return "AdamW cannot take sparse gradients; use sgd, or dense ones"
+    if facts.has_batch_norm and case.per_device_batch < 2:
+        return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
+    return None
