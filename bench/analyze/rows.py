@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -198,11 +198,7 @@ def row_of(
         parity=parity.parity if parity is not None else None,
         parity_note=_parity_note(parity),
         flags=list(flags),
-        launch_problems=[
-            f"{record.pass_} launch {record.launch + 1}: {record.status}: {record.reason}"
-            for record in latest
-            if record.status not in {"ok", "skipped"}
-        ],
+        launch_problems=[problem for record in latest for problem in _problems(record)],
         sync_cost=_sync_cost(latest),
         communication=next((one.communication for one in latest if one.communication), None),
         peaks=_peaks(latest),
@@ -211,6 +207,17 @@ def row_of(
         figures=list(figures),
     )
     return _with_figures(row, good, noise) if good else row
+
+
+def _problems(record: Record) -> Iterator[str]:
+    """What did not go as it should in a launch, whether or not it has a result."""
+    name = f"{record.pass_} launch {record.launch + 1}"
+    if record.status not in {"ok", "skipped"}:
+        yield f"{name}: {record.status}: {record.reason}"
+    for reason in record.retries or ():
+        yield f"{name}: started again after: {reason}"
+    for rank, code in (record.teardown_exit or {}).items():
+        yield f"{name}: rank {rank} ended with exit code {code} after it had handed over its result"
 
 
 def _parity_note(record: Record | None) -> str | None:

@@ -33,9 +33,9 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 DEVICE = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 """What some systems take for a device, in whatever folder it stands."""
 
-ADDED = {"twin": False}
-"""Fields that a case did not always have, with the value that it had without them: so that equal
-cases keep equal ids across versions."""
+ADDED = (b',"twin":false',)
+"""Fields that a case did not always have, as JSON has them with the value that it had without them:
+left out, so that equal cases keep equal ids across versions. They stand behind all others."""
 
 Pass = Literal["timing", "parity", "memory", "communication"]
 
@@ -231,12 +231,12 @@ def odd_value(value: Any, depth: int = 0) -> str | None:
 
 def _identity(case: Case) -> bytes:
     """All that makes a case what it is, as JSON; fields added later count where they are set."""
-    parts = [
-        msgspec.json.encode(name) + b":" + msgspec.json.encode(value, order="deterministic")
-        for name, value in msgspec.structs.asdict(case).items()
-        if name not in ADDED or value != ADDED[name]
-    ]
-    return b"{" + b",".join(parts) + b"}"
+    payload = msgspec.json.encode(case, order="deterministic")
+    for field in ADDED:
+        # The last such text is the field itself: within a string its quotes would be escaped.
+        before, found, after = payload.rpartition(field)
+        payload = before + after if found else payload
+    return payload
 
 
 def file_name(text: str) -> str:

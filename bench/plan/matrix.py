@@ -82,8 +82,10 @@ def expand(
     for planner in planners:
         block = planner.block
         for candidate in planner.expand():
-            # A twin goes with its original: alone it shows nothing.
-            if not wanted(msgspec.structs.replace(candidate.case, twin=False)):
+            case = candidate.case
+            if case.twin:  # it goes with its original: alone it shows nothing
+                case = msgspec.structs.replace(case, twin=False)
+            if not wanted(case):
                 continue
             first = planned.setdefault(candidate.case.id, candidate)
             if first.effort != candidate.effort:

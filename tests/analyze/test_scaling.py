@@ -434,3 +434,15 @@ def test_what_was_disturbed_is_compared_with_nothing(flag: str) -> None:
     assert found.peer.ratio is None
     records = [*launches(SINGLE, 100, 100, flags=[flag]), *launches(PAIR, 160, 160)]
     assert row(records, PAIR).speedup.reason == "one device without a wrapper has no valid figure"
+
+
+def test_what_went_wrong_beside_a_result_is_told() -> None:
+    records = launches(SINGLE, 100, 102)
+    records[0] = msgspec.structs.replace(records[0], retries=["address in use"])
+    records[1] = msgspec.structs.replace(records[1], teardown_exit={"1": -6})
+    found = row(records, SINGLE)
+    assert found.status == "ok"
+    assert found.launch_problems == [
+        "timing launch 1: started again after: address in use",
+        "timing launch 2: rank 1 ended with exit code -6 after it had handed over its result",
+    ]
