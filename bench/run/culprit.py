@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bench.errors import plural
 from bench.records.record import Fault
+from bench.run.handover import Failure, RankOutcome
 from bench.run.stacks import is_waiting
-
-if TYPE_CHECKING:  # at run time that module imports this one
-    from bench.run.outcome import Failure, RankOutcome
 
 ECHO = re.compile(
     r"connection (closed|reset|refused|aborted)|connection was likely closed|closed by peer"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bench.errors import one_line
-from bench.run.outcome import Failure
+from bench.run.handover import Failure
 
 SERVER_DIED = "the fork server that starts all processes was killed, and they with it"
 LAST_WORDS = re.compile(r"^(?:\w+\.)*(?P<type>\w+(?:Error|Exception))\b.*\Z", re.MULTILINE)

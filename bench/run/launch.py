@@ -30,8 +30,8 @@ from bench.plan.case import Case, Effort, Machine
 from bench.records.record import Conditions
 from bench.run import logs, server, signals, stacks, worker
 from bench.run.ends import SERVER_DIED, Ends, explained
+from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.loopback import loopback_variables
-from bench.run.outcome import Assignment, Job, RankOutcome
 from bench.run.phases import START, read_note
 from bench.run.rank import outcome_file
 from bench.run.retries import launch_with_retries

@@ -17,6 +17,7 @@ from bench.measure.memory import minor_faults
 from bench.measure.observers import observers
 from bench.measure.ranges import STEPS
 from bench.measure.trace import Event, read_events, read_steps
+from bench.run.handover import Measured
 from bench.run.loop import (
     Engine,
     Length,
@@ -30,7 +31,6 @@ from bench.run.loop import (
     warm_up,
     warmup_rule,
 )
-from bench.run.outcome import Measured
 from bench.run.rank import Rank
 from bench.strategies.base import Session
 

@@ -15,7 +15,7 @@ from torch import Tensor, distributed
 from bench.measure.device import Device
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
-from bench.run.outcome import Assignment, RankOutcome
+from bench.run.handover import Assignment, RankOutcome
 from bench.run.phases import Note, Notebook
 from bench.strategies.base import Context, Strategy
 from workloads.base import Batch, Build, Problem

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from bench.errors import in_words
 from bench.run.culprit import find_culprit
-from bench.run.outcome import Assignment, RankOutcome
+from bench.run.handover import Assignment, RankOutcome
 
 TRANSIENT = re.compile(
     r"address already in use|EADDRINUSE|RendezvousTimeoutError"

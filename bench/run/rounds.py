@@ -24,8 +24,9 @@ from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
 from bench.records.store import Store, recorded
 from bench.run.culprit import find_culprit
+from bench.run.handover import Failure
 from bench.run.launch import Launcher
-from bench.run.outcome import Failure, to_record
+from bench.run.outcome import to_record
 from bench.run.schedule import Estimate, Step, further_round, reference_key, schedule
 
 

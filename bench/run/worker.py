@@ -29,7 +29,7 @@ from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.records.store import write_atomically
 from bench.run.culprit import TRACEBACK_LINES
-from bench.run.outcome import Assignment, Failure, RankOutcome
+from bench.run.handover import Assignment, Failure, RankOutcome
 from bench.run.passes import measure_communication, measure_memory, measure_time
 from bench.run.phases import DONE, Notebook
 from bench.run.proof import make_reference, prove

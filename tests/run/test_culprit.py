@@ -6,7 +6,7 @@ import pytest
 
 from bench.run.culprit import fault_of, find_culprit, reason_of, teardown_exits
 from bench.run.ends import SERVER_DIED, Ends, Overdue, explained
-from bench.run.outcome import Failure, RankOutcome
+from bench.run.handover import Failure, RankOutcome
 from bench.run.stacks import is_waiting, main_stack
 from tests.run.test_outcome import outcome, record_of
 

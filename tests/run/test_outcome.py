@@ -12,16 +12,8 @@ from bench.measure.trace import Span, StepsTrace
 from bench.plan.case import Effort
 from bench.records.record import Conditions, HostConditions, Parity, Placement, Record
 from bench.run.culprit import find_culprit
-from bench.run.outcome import (
-    Assignment,
-    Failure,
-    Job,
-    Measured,
-    RankOutcome,
-    samples_per_s,
-    share_cores,
-    to_record,
-)
+from bench.run.handover import Assignment, Failure, Job, Measured, RankOutcome
+from bench.run.outcome import samples_per_s, share_cores, to_record
 from tests.fakes import make_case
 
 

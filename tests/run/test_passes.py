@@ -10,8 +10,9 @@ import pytest
 from bench.plan.case import Case
 from bench.plan.registry import all_strategies
 from bench.records.record import CollectiveCost, Communication, Record
+from bench.run.handover import Job, RankOutcome
 from bench.run.launch import Launcher
-from bench.run.outcome import Job, RankOutcome, to_record
+from bench.run.outcome import to_record
 from bench.run.rounds import process_count
 from tests.fakes import SHORT
 from tests.strategies.test_contract import planned_case

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.run.outcome import Failure, RankOutcome
+from bench.run.handover import Failure, RankOutcome
 from bench.run.retries import PAUSES_S, Launched, launch_with_retries, transient_reason
 from tests.run.test_outcome import assignment, outcome
 

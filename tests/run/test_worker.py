@@ -8,7 +8,7 @@ from torch import distributed
 
 from bench.plan.registry import find_strategy
 from bench.run import worker
-from bench.run.outcome import RankOutcome
+from bench.run.handover import RankOutcome
 from bench.run.rank import Rank
 from tests.fakes import make_case
 from tests.run.test_outcome import assignment

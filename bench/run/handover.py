@@ -1,0 +1,123 @@
+"""What passes between the parent and its ranks: what they are told, and what they hand over."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bench.measure.allocations import Allocations
+from bench.measure.counters import CoresUse
+from bench.measure.memory import Peaks
+from bench.measure.trace import StepsTrace
+from bench.plan.case import Case, Effort
+from bench.records.record import Conditions, Parity, Placement
+
+Job = Literal["timing", "parity", "memory", "communication", "reference"]
+"""A pass, or the reference that parity passes compare with."""
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parent tells the processes of one launch, as a file."""
+
+    job: Job
+    case: Case
+    effort: Effort
+    launch: int
+    folder: str
+    """Private to the launch: outcomes and logs."""
+    started_s: float
+    """The parent's monotonic clock when it decided to start."""
+    cores: tuple[tuple[int, ...], ...]
+    """Per device of the case on this host."""
+    watched: tuple[int, ...] = ()
+    """Cores that any process of the launch may compute on."""
+    environment: dict[str, str]
+    """Variables that the process must have before it touches a device."""
+    used_before: tuple[int | None, ...] = ()
+    """Bytes in use on each device before the launch; empty where the parent cannot tell."""
+    reference: str | None = None
+    """File of the reference: to compare with, or to write."""
+    retries: tuple[str, ...] = ()
+    """Why the launch had to be started again, once for each time."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rank has no result."""
+
+    status: Literal["failed", "out_of_memory", "timeout"]
+    reason: str
+    at_s: float | None = None
+    """Monotonic time; None for a process that could not say."""
+    exception: str | None = None
+    """Type of the exception."""
+    signal: str | None = None
+    exit_code: int | None = None
+    traceback: list[str] = []
+    """Last lines of the exception."""
+    is_of_launch: bool = False
+    """Whether no rank in particular has failed."""
+    is_echo: bool = False
+    """Whether the process was ended because another one had failed."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a timing pass measures on one process, in seconds."""
+
+    first_step_s: float | None
+    warmup_step_s: list[float]
+    step_s: list[float]
+    phase_s: dict[str, float]
+    window_s: float
+    block_steps: int
+    stopped_by: Literal["min_steps", "target_interval", "max_s"]
+    minor_faults: int | None = None
+    """Pages that the system gave the process during the window."""
+    clock_resolution_s: float | None = None
+    began_s: float | None = None
+    """Monotonic time before the window, and after it."""
+    ended_s: float | None = None
+    cpu_s: float | None = None
+    """CPU time of all threads of the process between the two."""
+    cores_use: CoresUse | None = None
+    """Of all watched cores between the two; by the first rank of a host alone."""
+
+
+class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one process found out."""
+
+    rank: int
+    phase: str = "start"
+    """How far it came: start, set-up, warm-up, window ..., done."""
+    failure: Failure | None = None
+    joined_s: float | None = None
+    """Monotonic time at which every rank had joined."""
+    placement: Placement | None = None
+    setup_s: float | None = None
+    measured: Measured | None = None
+    memory: list[Peaks] = []
+    """Per device that the process drives."""
+    held: list[dict[str, int]] = []
+    """Likewise: bytes by category that live from step to step."""
+    allocations: Allocations | None = None
+    trace: StepsTrace | None = None
+    parameter_digest: str | None = None
+    batch_digests: list[str] = []
+    """Of the first batches this rank trains on."""
+    sync_pairs_s: list[tuple[float, float]] | None = None
+    bucket_bytes: list[int] | None = None
+    observers: list[str] = []
+    """What observed or slowed the process on purpose while it timed its steps."""
+    conditions: Conditions | None = None
+    """Of the whole launch, as the parent saw it: with the first rank's outcome."""
+    parity: Parity | None = None
+    """This rank's own view: every rank compares the gradients that it holds."""
+    step: int | None = None
+    """Optimizer steps completed, up to the last block."""
+    loss_is_finite: bool | None = None
+    """Of the last step of the window; None without a window."""
+    stack: list[str] = []
+    """Innermost frames of the main thread, where the process was made to write them."""
+    exit_code: int | None = None
+    """How the process ended, minus the signal's number if by one; only where that was no 0."""
+    log_tail: list[str] = []
