@@ -39,12 +39,18 @@ def one_line(text: str, limit: int = 500) -> str:
     return flat if len(flat) <= limit else f"{flat[: limit - 3]}..."
 
 
+CAUSES = {"Failed to init uv loop": "too many open files, or no memory for an event loop"}
+"""What makes libraries fail that do not say it themselves."""
+
+
 def in_words(error: BaseException) -> str:
     """An exception, and those that it was raised from, on one line."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
-    return one_line(", since ".join(f"{type(one).__name__}: {one}" for one in chain))
+    words = ", since ".join(f"{type(one).__name__}: {one}" for one in chain)
+    known = next((why for sign, why in CAUSES.items() if sign in words), None)
+    return one_line(words if known is None else f"{words}: {known}")
 
 
 class BenchError(Exception):

@@ -29,6 +29,9 @@ from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.schedule import Estimate, Step, further_round, reference_key, schedule
 
+BEFORE_FURTHER = frozenset({"parity", "timing"})
+"""Passes that come before the further rounds; the others come after them."""
+
 
 class Progress(Protocol):
     """What is told while a run goes on."""
@@ -109,8 +112,8 @@ class Runner:
             if step.key not in done:
                 self._keep(self._unmeasured(step, "skipped", reason))
         steps = [step for step in schedule(plan, seed) if step.key not in done]
-        rounds = [step for step in steps if step.pass_ in {"parity", "timing"}]
-        last = [step for step in steps if step not in rounds]
+        rounds = [step for step in steps if step.pass_ in BEFORE_FURTHER]
+        last = [step for step in steps if step.pass_ not in BEFORE_FURTHER]
         self._total = len(steps)
         self._progress.started(len(steps), self._estimate.left_s(steps), budget_s)
         self._take(rounds, then=last)
