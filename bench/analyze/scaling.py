@@ -25,7 +25,7 @@ PEER = "ddp"
 """Strategy, with torch's defaults, that others on as many devices are compared with."""
 BUCKET_OPTION = "bucket_cap_mb"
 
-OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps")
+OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps", "accumulation_sync")
 """What "the same strategy on one device" must share beyond what all baselines do."""
 
 UNFIT_BASELINE = {"ranks_share_cores", "no_warmup", "profiler_on", "unequal_environments"}
@@ -215,7 +215,8 @@ def _differences(row: Row, other: Row) -> list[str]:
     """Names of what makes two rows of one workload unlike beyond strategy and device count."""
     scaling = row.case.scaling
     fields = ["device", "precision", "compile", "optimizer", "scaling", "cores_per_device"]
-    fields += ["data", "seed"]
+    fields += ["data", "seed", "activation_checkpointing", "optimizer_kernels", "env"]
+    fields += ["compile_scope"] if row.case.compile != "none" else []
     fields += ["global_batch"] if scaling == "strong" else ["per_device_batch"]
     fields += ["accumulation_steps"] if scaling == "weak" else []
     names = [name for name in fields if getattr(row.case, name) != getattr(other.case, name)]

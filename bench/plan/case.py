@@ -25,17 +25,27 @@ MAX_DEPTH = 20
 
 Precision = Literal["fp32", "tf32", "bf16-amp", "fp16-amp", "bf16"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
+CompileScope = Literal["outside", "inside", "blocks"]
 Scaling = Literal["weak", "strong"]
 Optimizer = Literal["sgd", "adamw"]
+OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]
+AccumulationSync = Literal["last", "every"]
 UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 """What an id, which is part of file names, must not contain."""
 
 DEVICE = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 """What some systems take for a device, in whatever folder it stands."""
 
-ADDED = (b',"twin":false',)
-"""Fields that a case did not always have, as JSON has them with the value that it had without them:
-left out, so that equal cases keep equal ids across versions. They stand behind all others."""
+ADDED = (
+    "twin",
+    "activation_checkpointing",
+    "optimizer_kernels",
+    "compile_scope",
+    "accumulation_sync",
+    "env",
+)
+"""Fields that a case did not always have: left out of its identity where they have their default,
+so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
 
 Pass = Literal["timing", "parity", "memory", "communication"]
 
@@ -79,6 +89,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     seed: Natural
     twin: bool = False
     """Whether it repeats an equal case, so that the two show what noise alone does."""
+    activation_checkpointing: bool = False
+    """Whether each shard unit keeps its inputs only, and computes its activations again in
+    backward."""
+    optimizer_kernels: OptimizerKernels = "auto"
+    """How the optimizer updates: tensor by tensor, several at once, all in one; auto is torch's."""
+    compile_scope: CompileScope = "outside"
+    """What is compiled: the wrapper, the model within it, or each shard unit of the model."""
+    accumulation_sync: AccumulationSync = "last"
+    """After which micro-steps gradients are synchronised."""
+    env: dict[str, str] = {}
+    """Environment variables of its processes, which are freshly executed with them."""
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 
@@ -202,8 +223,18 @@ def identify(case: Case) -> Case:
         parts.append(case.compile)
     if case.accumulation_steps > 1:
         parts.append(f"acc{case.accumulation_steps}")
-    if case.twin:
-        parts.append("twin")
+    parts += [
+        word
+        for word, applies in {
+            case.compile_scope: case.compile != "none" and case.compile_scope != "outside",
+            "checkpointed": case.activation_checkpointing,
+            case.optimizer_kernels: case.optimizer_kernels != "auto",
+            "sync_every": case.accumulation_sync == "every",
+            "env": bool(case.env),
+            "twin": case.twin,
+        }.items()
+        if applies
+    ]
     return msgspec.structs.replace(case, id=f"{_slug('-'.join(parts))}-{digest}")
 
 
@@ -232,11 +263,22 @@ def odd_value(value: Any, depth: int = 0) -> str | None:
 def _identity(case: Case) -> bytes:
     """All that makes a case what it is, as JSON; fields added later count where they are set."""
     payload = msgspec.json.encode(case, order="deterministic")
-    for field in ADDED:
-        # The last such text is the field itself: within a string its quotes would be escaped.
-        before, found, after = payload.rpartition(field)
-        payload = before + after if found else payload
+    for name in reversed(ADDED):
+        value = getattr(case, name)
+        if value == DEFAULTS[name]:
+            # The last such text is the field itself: what follows it holds no such name.
+            text = f',"{name}":{msgspec.json.encode(value).decode()}'.encode()
+            before, found, after = payload.rpartition(text)
+            assert found, f"{name} is a field"
+            payload = before + after
     return payload
+
+
+DEFAULTS = {
+    field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    for field in msgspec.structs.fields(Case)
+    if field.name in ADDED
+}
 
 
 def file_name(text: str) -> str:

@@ -69,10 +69,22 @@ def missing(case: Case, facts: Facts, available: int, machine: Machine) -> str |
         return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
     if case.precision == "fp16-amp":
         return "fp16-amp needs a gradient scaler, which this version does not have"
-    if case.compile != "none":
-        return "torch.compile is not part of this version"
+    if (setting := _not_built(case)) is not None:
+        return f"{setting} is not part of this version"
     if facts.has_sparse_gradients and case.optimizer == "adamw":
         return "AdamW cannot take sparse gradients; use sgd, or dense ones"
     if facts.has_batch_norm and case.per_device_batch < 2:
         return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
     return None
+
+
+def _not_built(case: Case) -> str | None:
+    """A setting that no strategy has yet."""
+    asked = {
+        "torch.compile": case.compile != "none",
+        "activation_checkpointing": case.activation_checkpointing,
+        "optimizer_kernels": case.optimizer_kernels != "auto",
+        "accumulation_sync: every": case.accumulation_sync != "last",
+        "env": bool(case.env),
+    }
+    return next((setting for setting, is_asked in asked.items() if is_asked), None)

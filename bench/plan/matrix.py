@@ -293,6 +293,11 @@ class _BlockPlanner:
                 cores_per_device=self.suite.cores_per_device if device == "cpu" else None,
                 data=settings.data,
                 seed=settings.seed,
+                activation_checkpointing=settings.activation_checkpointing,
+                optimizer_kernels=settings.optimizer_kernels,
+                compile_scope=settings.compile_scope,
+                accumulation_sync=settings.accumulation_sync,
+                env=settings.env,
             )
         )
         available = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)

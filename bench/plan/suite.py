@@ -6,22 +6,26 @@ YAML itself is broken. Plain data only: tags that construct objects are refused 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from bench.errors import BenchError, SuiteError, did_you_mean
 from bench.plan.case import (
+    AccumulationSync,
     Compile,
+    CompileScope,
     Count,
     Effort,
     Limits,
     Natural,
     NaturalFloat,
     Optimizer,
+    OptimizerKernels,
     PositiveFloat,
     PositiveInt,
     Precision,
@@ -34,6 +38,12 @@ SHIPPED = resources.files("bench.plan") / "suites"
 
 
 MAX_NAME = 80
+VARIABLE = "^[A-Z_][A-Z0-9_]*$"
+"""Name of an environment variable."""
+Variables = dict[
+    Annotated[str, msgspec.Meta(pattern=VARIABLE, max_length=100)],
+    Annotated[str, msgspec.Meta(pattern="^[^\\x00]*$", max_length=1000)],
+]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,11 +53,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     backend: Literal["auto", "gloo", "nccl", "xccl", "ucc", "mpi"] = "auto"
     precision: Precision = "fp32"
     compile: Compile = "none"
+    compile_scope: CompileScope = "outside"
     optimizer: Optimizer | Literal["auto"] = "auto"
+    optimizer_kernels: OptimizerKernels = "auto"
+    activation_checkpointing: bool = False
     scaling: Scaling = "weak"
     per_device_batch: PositiveInt | None = None
     global_batch: PositiveInt | None = None
     accumulation_steps: PositiveInt = 1
+    accumulation_sync: AccumulationSync = "last"
+    env: Variables = {}
     data: Literal["device"] = "device"
     seed: Natural = 0
     launches: Count = Effort().launches
@@ -215,7 +230,9 @@ class _Reader:
         axes: dict[str, list[Any]] = {}
         for name, value in given.items():
             where = f"{path}.{name}"
-            if isinstance(value, list):
+            if name == "env" and isinstance(value, dict):
+                axes[name] = self.variables(value, where)
+            elif isinstance(value, list):
                 axes[name] = [
                     self.value(item, SETTINGS[name], f"{where}[{index}]")
                     for index, item in enumerate(self.items(value, where))
@@ -223,6 +240,24 @@ class _Reader:
             else:
                 axes[name] = [self.value(value, SETTINGS[name], where)]
         return axes
+
+    def variables(self, given: dict[str, Any], path: str) -> list[dict[str, str]]:
+        """Every combination of the variables' values; null leaves a variable as it is."""
+        choices = [
+            [
+                (name, str(value) if type(value) is int else value)
+                for value in (values if isinstance(values, list) else [values])
+            ]
+            for name, values in self.mapping(given, path, None).items()
+        ]
+        return [
+            self.value(
+                {name: value for name, value in chosen if value is not None},
+                SETTINGS["env"],
+                path,
+            )
+            for chosen in itertools.product(*choices)
+        ]
 
     def block(self, value: Any, path: str, defaults: dict[str, list[Any]]) -> Block:
         """One block of the matrix, its settings laid over the defaults."""

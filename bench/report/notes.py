@@ -17,6 +17,16 @@ DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift
 """Flags that concern what the second table shows, too."""
 NAMED_BY_VALUE = ("precision", "optimizer", "backend")
 """Fields whose values say what they are of."""
+NAMED = (
+    "compile",
+    "compile_scope",
+    "optimizer_kernels",
+    "activation_checkpointing",
+    "accumulation_steps",
+    "accumulation_sync",
+    "env",
+)
+"""Fields that are named beside their values."""
 IN_PERCENT = 0.2
 """Noise floor above which it is given as a factor: there, more and less are not the same share."""
 HOPELESS = 0.5
@@ -141,8 +151,8 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
     batch = "per_device_batch" if cases and cases[0].scaling == "weak" else "global_batch"
     varying = [
         name
-        for name in (*NAMED_BY_VALUE, "compile", "accumulation_steps", batch, "seed")
-        if len({getattr(case, name) for case in cases} - {None}) > 1
+        for name in (*NAMED_BY_VALUE, *NAMED, batch, "seed")
+        if len({str(getattr(case, name)) for case in cases} - {"None"}) > 1
     ]
 
     def name(case: Case) -> str:

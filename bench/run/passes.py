@@ -33,6 +33,7 @@ from bench.run.loop import (
 )
 from bench.run.rank import Rank
 from bench.strategies.base import Session
+from bench.strategies.prepare import prepare
 
 PROFILED_S = 1.0
 """Wanted length of the profiled steps."""
@@ -165,7 +166,7 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
     rank.note(phase="set-up")
     begin = time.perf_counter()
     problem = rank.problem()
-    session = rank.strategy.prepare(problem, rank.context(one_thread=one_thread))
+    session = prepare(rank.strategy, problem, rank.context(one_thread=one_thread))
     batches = rank.batches(problem)
     first = list(itertools.islice(batches, DIGESTED_BATCHES))
     clock = rank.device.clock()

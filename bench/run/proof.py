@@ -15,6 +15,7 @@ from bench.measure import parity
 from bench.records.record import Parity, Verdict
 from bench.run.rank import Rank, proof_size
 from bench.strategies.base import Session, autocast
+from bench.strategies.prepare import prepare
 from workloads.base import Batch, Problem
 
 ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
@@ -54,7 +55,7 @@ class _Exact:
 
 def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exact]:
     problem = rank.problem_for_proof(dtype=torch.float64)
-    session = rank.strategy.prepare(problem, rank.context(exact=True))
+    session = prepare(rank.strategy, problem, rank.context(exact=True))
     batches = rank.batches(problem)
     losses: list[float] = []
     comparisons: list[parity.Comparison] = []
@@ -73,7 +74,7 @@ def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exa
 
 def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, parity.Comparison]:
     problem = rank.problem_for_proof()
-    session = rank.strategy.prepare(problem, rank.context())
+    session = prepare(rank.strategy, problem, rank.context())
     _accumulate(rank, session, rank.batches(problem))
     rounding = torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
     return session, parity.compare_native(session.full_gradients(), reference, rounding=rounding)

@@ -159,5 +159,6 @@ def reference_key(case: Case) -> str:
         case.world_size,
         case.accumulation_steps,
         case.seed,
+        case.env,
     )
     return msgspec.json.encode(parts, order="deterministic").decode()

@@ -20,7 +20,15 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from bench.measure.ranges import device_range, move_range
-from bench.plan.case import Case, Machine, Precision
+from bench.plan.case import (
+    AccumulationSync,
+    Case,
+    Compile,
+    CompileScope,
+    Machine,
+    OptimizerKernels,
+    Precision,
+)
 from workloads.base import Batch, Facts, Problem
 
 Mark = Callable[[str], None]
@@ -58,6 +66,11 @@ class Context:
     """Number of devices."""
     precision: Precision
     accumulation_steps: int
+    activation_checkpointing: bool = False
+    optimizer_kernels: OptimizerKernels = "auto"
+    compile: Compile = "none"
+    compile_scope: CompileScope = "outside"
+    accumulation_sync: AccumulationSync = "last"
     options: Any
     """The strategy's own ``Options``."""
     enter_device: Callable[[int], None] = field(default=lambda _: None)
