@@ -22,6 +22,7 @@ from bench.plan.case import Case
 from bench.records.record import (
     BROKEN_FLAGS,
     Communication,
+    MaxBatch,
     Parity,
     Phases,
     Record,
@@ -98,6 +99,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     sync_cost: Estimate | None = None
     parity: Parity | None = None
     parity_note: str | None = None
+    max_batch: MaxBatch | None = None
+    """Largest batch that fits into a device's memory, where it was asked for."""
+    max_batch_note: str | None = None
+    """Why it was not found."""
     flags: list[str] = []
     same_buckets_as: str | None = None
     """Row whose ``bucket_cap_mb`` differs and led to the same layout of buckets."""
@@ -184,7 +189,9 @@ def row_of(
         figures: of those, as far as each counts.
         noise: of the run.
     """
-    latest = {record.key: record for record in records}.values()  # a resumed launch replaces
+    every = {record.key: record for record in records}.values()  # a resumed launch replaces
+    searched = next((record for record in every if record.pass_ == "max_batch"), None)
+    latest = [record for record in every if record.pass_ != "max_batch"]  # which has other batches
     timing = [record for record in latest if record.pass_ == "timing"]
     good = [record for record in timing if record.status == "ok"]
     parity = next((record for record in latest if record.pass_ == "parity"), None)
@@ -197,6 +204,8 @@ def row_of(
         reason=None if good else timing[-1].reason if timing else "the run ended before it",
         parity=parity.parity if parity is not None else None,
         parity_note=_parity_note(parity),
+        max_batch=searched.max_batch if searched is not None else None,
+        max_batch_note=_why_not_searched(searched),
         flags=list(flags),
         launch_problems=[problem for record in latest for problem in _problems(record)],
         sync_cost=_sync_cost(latest),
@@ -226,6 +235,12 @@ def _parity_note(record: Record | None) -> str | None:
     if record.parity is None:
         return f"{record.status}: {record.reason}"
     return record.parity.reason
+
+
+def _why_not_searched(record: Record | None) -> str | None:
+    if record is None or record.max_batch is not None:
+        return None
+    return f"{record.status.replace('_', ' ')}: {record.reason}"
 
 
 def _sync_cost(records: Iterable[Record]) -> Estimate | None:

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.measure.clock import Clock, EventClock, HostClock
 from bench.measure.machine import parse_cpu_list
-from bench.measure.memory import Peaks, ResidentPeak
+from bench.measure.memory import Peaks, ResidentPeak, limit_private_memory
 from bench.plan.case import Case, Machine, Precision
 
 OUT_OF_MEMORY_SIGNS = (
@@ -25,6 +25,8 @@ OUT_OF_MEMORY_SIGNS = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "Failed to CUDA calloc",
     "can't allocate memory",
+    "std::bad_alloc",
+    "could not create a memory object",
 )
 """How allocators other than torch's own, and torch's on a CPU, say it in a RuntimeError."""
 
@@ -71,6 +73,12 @@ class Device(Protocol):
 
     def peaks(self) -> list[Peaks]:
         """Peaks since the last reset, one entry for each device that this process drives."""
+
+    def limit_memory(self, limit_bytes: int | None) -> None:
+        """Let each device have no more than that, or as much as there is again.
+
+        What would exceed it fails as it would on a device of that size.
+        """
 
 
 class CpuDevice:
@@ -128,6 +136,14 @@ class CpuDevice:
     def peaks(self) -> list[Peaks]:
         """See ``Device``: a CPU has no allocator to ask, and 0 would be a lie."""
         return [Peaks(process=self._resident.read()), *[Peaks() for _ in self.sets[1:]]]
+
+    def limit_memory(self, limit_bytes: int | None) -> None:
+        """See ``Device``: of the process's private memory, beyond what it has now.
+
+        A process that drives several devices shares what they have together.
+        """
+        total = None if limit_bytes is None else limit_bytes * len(self.sets)
+        limit_private_memory(total)
 
 
 class AcceleratorDevice:
@@ -221,6 +237,14 @@ class AcceleratorDevice:
     def peaks(self) -> list[Peaks]:
         """See ``Device``. torch answers 0 where it has no allocator: that becomes None."""
         return [self._peaks(index) for index in self._indices]
+
+    def limit_memory(self, limit_bytes: int | None) -> None:
+        """See ``Device``: of what the allocator may hold."""
+        module = torch.get_device_module(self.torch_device)
+        for index in self._indices:
+            total = module.get_device_properties(index).total_memory
+            share = 1.0 if limit_bytes is None else min(1.0, limit_bytes / total)
+            module.set_per_process_memory_fraction(share, index)
 
     def _peaks(self, index: int) -> Peaks:
         before, largest = self._used_before.get(index), self._largest_use.get(index)

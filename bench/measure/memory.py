@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,26 @@ class ResidentPeak:
             return None
         found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
         return int(found[1]) * 1024 if found else None
+
+
+def limit_private_memory(limit_bytes: int | None, process: Path = Path("/proc/self")) -> None:
+    """Let this process have so much more private memory than now; None for as much as it wants.
+
+    Of what counts as data on Linux, see setrlimit(2): the heap, and private mappings that can be
+    written. Memory that is shared, and that of libraries, does not count.
+
+    Raises:
+        RuntimeError: the system does not say what the process has now.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = hard
+    if limit_bytes is not None:
+        found = re.search(r"^VmData:\s+(\d+) kB$", (process / "status").read_text(), re.MULTILINE)
+        if found is None:
+            raise RuntimeError(f"{process / 'status'} does not say how much memory there is in use")
+        soft = int(found[1]) * 1024 + limit_bytes
+        soft = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def minor_faults() -> int | None:

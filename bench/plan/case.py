@@ -47,7 +47,7 @@ ADDED = (
 """Fields that a case did not always have: left out of its identity where they have their default,
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
 
-Pass = Literal["timing", "parity", "memory", "communication"]
+Pass = Literal["timing", "parity", "memory", "communication", "max_batch"]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +151,11 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A launch that takes longer is ended and recorded as a timeout."""
     limits: Limits = Limits()
     """Likewise for each phase of it."""
+    find_max_batch: bool = False
+    """Whether the largest batch per device is searched that fits into memory, in a pass of its own
+    that is not timed."""
+    memory_limit_gib: PositiveFloat | None = None
+    """Memory that each device has in that search; None for what there is, on accelerators only."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,6 +72,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     window: Window = Window()
     timeout_s: PositiveFloat = Effort().timeout_s
     limits: Limits = Limits()
+    find_max_batch: bool = False
+    memory_limit_gib: PositiveFloat | None = None
 
 
 SETTINGS = {field.name: field.type for field in msgspec.structs.fields(Settings)}

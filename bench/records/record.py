@@ -125,6 +125,29 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
         return self.wire_bytes_minimum / self.busy_s
 
 
+class BatchTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch that was tried, in fresh processes."""
+
+    per_device_batch: AtLeastOne
+    fits: bool
+    peak_bytes: list[Bytes | None]
+    """Per device, as far as it came: of the allocator on accelerators, of the whole process on a
+    CPU; null where a process could not say."""
+
+
+class MaxBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest batch that a device has memory for."""
+
+    per_device_batch: AtLeastOne | None
+    """Largest that fits; null where not even the first one did."""
+    too_large: AtLeastOne | None
+    """Least that does not; null where everything did that was tried."""
+    memory_limit_bytes: Bytes | None
+    """That each device was given; null for all that it has."""
+    trials: list[BatchTrial]
+    """In their order."""
+
+
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """What communication costs in one step; the three figures of time are never mixed."""
 
@@ -274,6 +297,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     communication: Communication | None = None
     parity: Parity | None = None
+    max_batch: MaxBatch | None = None
     placement: list[Placement] | None = None
     """Per process."""
     conditions: Conditions | None = None

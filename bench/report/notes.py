@@ -11,8 +11,9 @@ from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import Case
 
-Which = Literal["scaling", "details", "terminal"]
-"""The first table of a workload in a report, its second, and the short one for a terminal."""
+Which = Literal["scaling", "details", "batches", "terminal"]
+"""The first table of a workload in a report, its second, that of largest batches, and the short one
+for a terminal."""
 DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift"})
 """Flags that concern what the second table shows, too."""
 NAMED_BY_VALUE = ("precision", "optimizer", "backend")
@@ -59,9 +60,9 @@ class Footnotes:
 
 def notes_of(row: Row, table: Which) -> list[str]:
     """Everything a reader must know of a row, in words."""
-    notes = []
-    if row.status != "ok":
-        notes.append(f"{row.status}: {row.reason}")
+    if table == "batches":
+        return [] if row.max_batch_note is None else [row.max_batch_note]
+    notes = [] if row.status == "ok" else [f"{row.status}: {row.reason}"]
     notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
     if table == "terminal":  # which has no figures of communication
         notes = [note for note in notes if note.partition(":")[0] not in DETAILED_FLAGS]

@@ -25,6 +25,7 @@ from bench.errors import OutputError, RecordsError, one_line, plural
 from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
+from bench.report import batches
 from bench.report.charts import Chart, are_readable, write_charts
 from bench.report.notes import Footnotes, Which
 from bench.report.tables import TERMINAL, Column, Style, Table, render, tables_of
@@ -33,6 +34,10 @@ REPORT = "report.md"
 
 CHARTS = "charts"
 DETAILS = "Where time and memory go:"
+LARGEST = """\
+Largest batch per device, searched by bisection, each batch in fresh processes for three steps (on a
+CPU, memory of a device is what its process may allocate beyond what it held before the model was
+built):"""
 
 HOW_TO_READ = """\
 Throughput counts the samples of all devices together over the time of the slowest process. `±` is
@@ -185,7 +190,18 @@ def section(table: Table) -> list[str]:
     """The two tables of one workload, each with its footnotes."""
     notes, text = scaling(table)
     more, details = _render(table, table.details, "details")
-    return [text, escape(table.noise), footnotes(notes), DETAILS, details, footnotes(more)]
+    parts = [text, escape(table.noise), footnotes(notes), DETAILS, details, footnotes(more)]
+    return parts + largest_batches(table)
+
+
+def largest_batches(table: Table) -> list[str]:
+    """What a device's memory holds, with its notes; nothing where nobody asked for it."""
+    rows = batches.searched(table.rows)
+    if not rows:
+        return []
+    notes = Footnotes()
+    text = render(rows, batches.columns(rows), "batches", notes, MARKDOWN)
+    return [LARGEST, text, footnotes(notes)]
 
 
 def plain(rows: Sequence[Row]) -> str:

@@ -110,7 +110,7 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _named(rows: Sequence[Row]) -> list[Column]:
+def named(rows: Sequence[Row]) -> list[Column]:
     """What every table begins with."""
     name = variants(rows)
     return [
@@ -121,7 +121,7 @@ def _named(rows: Sequence[Row]) -> list[Column]:
 
 def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
     columns = [
-        *_named(rows),
+        *named(rows),
         Column(f"{_unit(rows)}s/s", cells.throughput),
         Column("speedup", lambda row: cells.comparison(row.speedup)),
         Column("efficiency", cells.efficiency),
@@ -140,7 +140,7 @@ def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
 
 
 def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
-    devices, strategy = _named(rows)
+    devices, strategy = named(rows)
     return [
         msgspec.structs.replace(devices, heading="dev."),
         strategy,
@@ -170,7 +170,7 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
         ],
     ]
     used = [column for column in columns if any(column.cell(row) != cells.DASH for row in rows)]
-    return [*_named(rows), *used]
+    return [*named(rows), *used]
 
 
 def _unit(rows: Sequence[Row]) -> str:

@@ -13,7 +13,7 @@ from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
 from bench.records.record import Conditions, Parity, Placement
 
-Job = Literal["timing", "parity", "memory", "communication", "reference"]
+Job = Literal["timing", "parity", "memory", "communication", "max_batch", "reference"]
 """A pass, or the reference that parity passes compare with."""
 
 

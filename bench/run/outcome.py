@@ -23,7 +23,7 @@ from bench.records.record import (
     Timing,
 )
 from bench.run.culprit import fault_of, find_culprit, reason_of, teardown_exits
-from bench.run.handover import Assignment, Measured, RankOutcome
+from bench.run.handover import Assignment, Failure, Measured, RankOutcome
 
 FAULT_S = 1e-6
 """What a page fault costs at least; on a virtual machine 2 us were seen, with the zeroing."""
@@ -77,6 +77,7 @@ def to_record(
             reason=reason_of(culprit, outcomes),
             fault=fault_of(culprit, outcomes),
             log_tail=_log_tails(outcomes),
+            memory=_reached(culprit.failure, outcomes),
         )
     if exits := teardown_exits(outcomes):
         record = msgspec.structs.replace(record, teardown_exit=exits, log_tail=_log_tails(outcomes))
@@ -88,6 +89,9 @@ def to_record(
         )
     if assignment.job == "memory":
         return _with_memory(record, outcomes)
+    if assignment.job == "max_batch":
+        peaks = [peak for outcome in outcomes for peak in outcome.memory]
+        return msgspec.structs.replace(record, memory=_memory(peaks, outcomes))
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
 
@@ -150,6 +154,12 @@ def _with_timing(
         memory=_memory(peaks, outcomes),
         flags=[*record.flags, *_seen_flags(assignment, outcomes)],
     )
+
+
+def _reached(failure: Failure, outcomes: Sequence[RankOutcome]) -> Memory | None:
+    """How much the devices held when memory did not suffice."""
+    peaks = [peak for outcome in outcomes for peak in outcome.memory]
+    return _memory(peaks, outcomes) if failure.status == "out_of_memory" and peaks else None
 
 
 def _memory(peaks: Sequence[Peaks], outcomes: Sequence[RankOutcome]) -> Memory:

@@ -39,6 +39,11 @@ PROFILED_S = 1.0
 """Wanted length of the profiled steps."""
 PROFILED_STEPS = range(2, 21)
 """How many they may be."""
+TRIED_STEPS = 3
+"""Of a batch that may not fit: the optimizer makes its state in the first, DDP rebuilds its buckets
+before the second."""
+NO_THREAD = "Resource temporarily unavailable"
+"""What starting a thread says, among other causes, where its stack finds no memory."""
 DIGESTED_BATCHES = 3
 """Batches of each rank whose digests show that all ranks' data differ."""
 
@@ -128,6 +133,24 @@ def measure_memory(rank: Rank) -> Session:
     return engine.session
 
 
+def try_batch(rank: Rank) -> Session:
+    """A few steps under the memory limit: that they end is the result."""
+    limit_gib = rank.assignment.effort.memory_limit_gib
+    if limit_gib is not None:
+        rank.device.limit_memory(round(limit_gib * 2**30))
+    engine = _set_up(rank, one_thread=False)
+    rank.note(phase="max_batch")
+    try:
+        run_block(engine, TRIED_STEPS)
+    except RuntimeError as error:
+        if limit_gib is not None and NO_THREAD in str(error):
+            raise MemoryError("no memory is left for the stack of a thread") from error
+        raise
+    rank.device.limit_memory(None)
+    rank.note(memory=rank.device.peaks())
+    return engine.session
+
+
 def _profiled_count(warm: WarmUp) -> int:
     """Steps to profile: the same on all ranks."""
     if not warm.pilot_s:
@@ -164,6 +187,7 @@ def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
 def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
     """Build everything and warm up nothing."""
     rank.note(phase="set-up")
+    rank.device.reset_peaks()
     begin = time.perf_counter()
     problem = rank.problem()
     session = prepare(rank.strategy, problem, rank.context(one_thread=one_thread))

@@ -6,6 +6,7 @@ asked, while the suite's budget lasts. Every planned case ends as a record.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import time
@@ -23,11 +24,13 @@ from bench.plan.case import Case, PlannedCase
 from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
 from bench.records.store import Store, recorded
+from bench.run.batch_search import find_max_batch, obstacle
 from bench.run.culprit import find_culprit
 from bench.run.handover import Failure
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.schedule import Estimate, Step, further_round, reference_key, schedule
+from workloads.base import Facts
 
 BEFORE_FURTHER = frozenset({"parity", "timing"})
 """Passes that come before the further rounds; the others come after them."""
@@ -191,7 +194,7 @@ class Runner:
             if step.pass_ == "parity":
                 return self._prove(step)
             self._forget_reference()
-            return self._launch(step)
+            return self._search(step) if step.pass_ == "max_batch" else self._launch(step)
         except Interruption as interruption:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
@@ -227,6 +230,20 @@ class Runner:
             units=_units(planned.case),
             flags=planned.flags,
         )
+
+    def _search(self, step: Step) -> Record:
+        """Try batches, each in fresh processes, until the largest that fits is known."""
+
+        def launch(case: Case) -> Record:
+            tried = msgspec.structs.replace(step.planned, case=case)
+            return self._launch(dataclasses.replace(step, planned=tried))
+
+        case, effort = step.planned.case, step.planned.effort
+        reason = obstacle(case, effort, self._launcher.machine.memory_bytes)
+        if reason is not None:
+            return self._unmeasured(step, "skipped", reason)
+        least = 2 if _facts(case).has_batch_norm else 1
+        return find_max_batch(case, launch, limit_gib=effort.memory_limit_gib, least=least)
 
     def _prove(self, step: Step) -> Record:
         """Compare with the reference, which is trained when it is first needed."""
@@ -285,6 +302,10 @@ class _Reference:
 
 
 def _units(case: Case) -> tuple[str, int]:
-    workload = find_workload(case.workload)
-    facts = workload.facts(msgspec.convert(case.workload_options, workload.options))
+    facts = _facts(case)
     return facts.unit, facts.units_per_sample
+
+
+def _facts(case: Case) -> Facts:
+    workload = find_workload(case.workload)
+    return workload.facts(msgspec.convert(case.workload_options, workload.options))

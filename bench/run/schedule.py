@@ -21,6 +21,8 @@ from bench.run.rank import proof_size
 
 LAUNCH_GUESS_S = 3.0
 """Start, set-up and warm-up of a launch, before any has been seen."""
+SEARCHED = 10
+"""Launches of a search for the largest batch, roughly."""
 WITH_WINDOW = frozenset({"timing", "communication"})
 """Passes that go on for as long as the window is."""
 
@@ -72,6 +74,7 @@ class Estimate:
         if own:
             return statistics.fmean(own)
         case = step.planned.case
+        launches = SEARCHED if step.pass_ == "max_batch" else 1
         model = f"{case.workload}-{case.preset}"
         alike = [
             (pass_, times) for (id_, pass_), times in self.seen.items() if id_.startswith(model)
@@ -81,7 +84,7 @@ class Estimate:
             return statistics.fmean(same_pass)
         window_s = step.planned.effort.window.max_s if step.pass_ in WITH_WINDOW else 0.0
         of_model = [seconds for _, times in alike for seconds in times]
-        return (statistics.fmean(of_model) if of_model else LAUNCH_GUESS_S) + window_s
+        return launches * (statistics.fmean(of_model) if of_model else LAUNCH_GUESS_S) + window_s
 
 
 def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
@@ -106,6 +109,7 @@ def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
     measured = [planned for planned in runnable if not planned.case.twin]
     visit("communication", 0, (one for one in measured if _has_communication(one.case)))
     visit("memory", 0, (one for one in measured if _needs_memory_pass(one.case)))
+    visit("max_batch", 0, (one for one in measured if one.effort.find_max_batch))
     return steps
 
 

@@ -30,7 +30,7 @@ from bench.records.record import Placement
 from bench.records.store import write_atomically
 from bench.run.culprit import TRACEBACK_LINES
 from bench.run.handover import Assignment, Failure, RankOutcome
-from bench.run.passes import measure_communication, measure_memory, measure_time
+from bench.run.passes import measure_communication, measure_memory, measure_time, try_batch
 from bench.run.phases import DONE, Notebook
 from bench.run.proof import make_reference, prove
 from bench.run.rank import Rank, outcome_file
@@ -73,7 +73,7 @@ def main(assignment_file: str) -> None:
         rank.note(phase=DONE)
         _hand_over(assignment, rank.outcome)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must learn of it
-        outcome = rank.outcome if rank is not None else RankOutcome(rank=number)
+        outcome = RankOutcome(rank=number) if rank is None else _with_peak(rank, error)
         with contextlib.suppress(OSError):  # where no file can be written, the log is left
             _hand_over(assignment, msgspec.structs.replace(outcome, failure=_failure(error)))
         _give_up(error)
@@ -95,6 +95,8 @@ def _work(rank: Rank) -> Session | None:
             return measure_communication(rank)
         case "memory":
             return measure_memory(rank)
+        case "max_batch":
+            return try_batch(rank)
         case "parity":
             return prove(rank)
         case "reference":
@@ -128,6 +130,15 @@ def _join(rank: Rank) -> None:
 def _placement() -> Placement:
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     return Placement(cores=sorted(cores), threads=torch.get_num_threads())
+
+
+def _with_peak(rank: Rank, error: BaseException) -> RankOutcome:
+    """What the rank found out; if its memory did not suffice, with how much it had taken."""
+    if is_out_of_memory(error):
+        with contextlib.suppress(Exception):  # a device that has failed may not answer
+            rank.device.limit_memory(None)
+            rank.note(memory=rank.device.peaks())
+    return rank.outcome
 
 
 def _failure(error: BaseException) -> Failure:

@@ -201,6 +201,16 @@ def test_out_of_memory_and_timeout_are_their_own_status() -> None:
         assert record_of(failed, outcome(1)).status == status
 
 
+def test_out_of_memory_is_a_result_with_the_peak_that_was_reached() -> None:
+    reached = outcome(
+        0, failure=failure("x", 1.0, "out_of_memory"), memory=[Peaks(allocated=7, process=9)]
+    )
+    record = record_of(reached, outcome(1, memory=[]))
+    assert record.memory.peak_allocated_bytes == [7]
+    assert record.memory.peak_process_bytes == [9]
+    assert record_of(outcome(0, failure=failure("x", 1.0, "failed"))).memory is None
+
+
 def test_the_communication_pass_gives_the_median_difference() -> None:
     pairs = [(0.3, 0.1), (0.2, 0.1), (0.5, 0.1)]
     trace = StepsTrace(steps=1, step_s=0.1, spans=[], computation={})
