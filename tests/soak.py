@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,7 +25,7 @@ from tests.faults import RANK_FAULTS
 GROWTH_BYTES = 64 * 2**20
 """By which the parent's memory may grow from the run's second fifth to its last one: that of a
 record that is kept is a few KB, and what the allocator keeps varies by some tens of MB."""
-PERIOD_S = 0.5
+PERIOD_S, END_S = 0.5, 5.0
 GOOD = "UNWRAPPED"
 """A strategy without a fault: one case in four."""
 SUITE = """\
@@ -95,10 +95,23 @@ def soak(folder: Path, chosen: Sequence[str]) -> tuple[list[int], list[psutil.Pr
                 break
             time.sleep(PERIOD_S)
         process.wait()
-    _, left = psutil.wait_procs(seen, timeout=5)
+    left = wait_for(seen)
     for one in left:
         one.kill()
     return memory, left
+
+
+def wait_for(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended within a few seconds.
+
+    Looked at again and again: what waits for a process may find its number gone, or taken.
+    """
+    left = list(processes)
+    until_s = time.monotonic() + END_S
+    while left and time.monotonic() < until_s:
+        time.sleep(0.1)
+        left = [one for one in left if one.is_running()]
+    return left
 
 
 def has_ended(folder: Path) -> bool:
