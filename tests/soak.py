@@ -110,8 +110,15 @@ def wait_for(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     until_s = time.monotonic() + END_S
     while left and time.monotonic() < until_s:
         time.sleep(0.1)
-        left = [one for one in left if one.is_running()]
+        left = [one for one in left if _runs(one)]
     return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def has_ended(folder: Path) -> bool:
