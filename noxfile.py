@@ -107,3 +107,9 @@ def fuzz(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Run 300 cases, or as many as given, with random faults: nothing lost, nothing left."""
     run_python(session, "-m", "tests.soak", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def settings(session: nox.Session) -> None:
+    """Prove each general setting under every strategy on every workload. An hour or more."""
+    run_python(session, "-m", "tests.every_setting", *session.posargs)

@@ -50,6 +50,18 @@ class Facts:
     units_per_sample: int = 1
     has_batch_norm: bool = False
     has_sparse_gradients: bool = False
+    has_shard_units: bool = True
+    """Whether ``Problem.shard_units`` gives any."""
+
+
+OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]
+KERNELS: Mapping[OptimizerKernels, Mapping[str, bool]] = {
+    "auto": {},
+    "for-loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True, "fused": False},
+    "fused": {"foreach": False, "fused": True},
+}
+"""Arguments of torch's optimizers: update tensor by tensor, by operation, or all in one kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,8 @@ class Build:
     """Seed of the initial parameters, the same on all ranks; data add their shard to it."""
     per_device_batch: int
     optimizer: Literal["sgd", "adamw"]
+    optimizer_kernels: OptimizerKernels = "auto"
+    """For the optimizer's constructor, as ``KERNELS`` has it; auto leaves torch the choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +193,11 @@ def concatenate(batches: list[Batch]) -> Batch:
 
 
 def optimizer_factory(
-    name: Literal["sgd", "adamw"], *, lr: float, momentum: float = 0.9
+    name: Literal["sgd", "adamw"],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    kernels: OptimizerKernels = "auto",
 ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
     """The optimizer that all rows of a comparison share: torch's own, with its defaults.
 
@@ -187,7 +205,11 @@ def optimizer_factory(
         name: which.
         lr: learning rate.
         momentum: of SGD.
+        kernels: of ``Build``.
     """
+    foreach, fused = (KERNELS[kernels].get(name) for name in ("foreach", "fused"))
     if name == "sgd":
-        return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum)
-    return lambda parameters: torch.optim.AdamW(parameters, lr=lr)
+        return lambda parameters: torch.optim.SGD(
+            parameters, lr=lr, momentum=momentum, foreach=foreach, fused=fused
+        )
+    return lambda parameters: torch.optim.AdamW(parameters, lr=lr, foreach=foreach, fused=fused)

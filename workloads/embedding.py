@@ -150,7 +150,9 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
     return Problem(
         model=model,
         # Plain SGD, as DLRM is trained: it takes sparse gradients, and has no state to grow.
-        make_optimizer=optimizer_factory(build.optimizer, lr=0.01, momentum=0.0),
+        make_optimizer=optimizer_factory(
+            build.optimizer, lr=0.01, momentum=0.0, kernels=build.optimizer_kernels
+        ),
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_units,

@@ -70,7 +70,9 @@ def build(options: ResNetOptions, build: Build) -> Problem:
 
     return Problem(
         model=model,
-        make_optimizer=optimizer_factory(build.optimizer, lr=0.001),
+        make_optimizer=optimizer_factory(
+            build.optimizer, lr=0.001, kernels=build.optimizer_kernels
+        ),
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,

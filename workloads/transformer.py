@@ -133,7 +133,7 @@ def build(options: TransformerOptions, build: Build) -> Problem:
 
     return Problem(
         model=model,
-        make_optimizer=optimizer_factory(build.optimizer, lr=3e-4),
+        make_optimizer=optimizer_factory(build.optimizer, lr=3e-4, kernels=build.optimizer_kernels),
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,

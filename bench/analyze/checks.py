@@ -46,6 +46,13 @@ FLAGS = {
     "duplicate_data": "ranks trained on the same samples",
     "loss_not_finite": "the last loss of the window is no finite number: what was timed may be"
     " cheaper, or dearer, than training that goes well",
+    "steps_skipped": "the gradient scaler skipped optimizer steps within the window, since some"
+    " gradient was not finite: throughput counts steps without the optimizer's work; more warm-up"
+    " steps let the scale settle",
+    "scaler_syncs": "the gradient scaler makes the host wait for the device in every step, to know"
+    " whether to skip it; optimizer_kernels: fused leaves that to the device",
+    "emulated_precision": "this CPU has no instructions for the 16-bit type: torch converts to fp32"
+    " and back, so that the row may well be slower than fp32",
     "superlinear": "more speedup than devices: the baseline is too slow, or caches or the allocator"
     " explain it",
     "imprecise": "the interval is wider than 10 % either way: more launches would narrow it",

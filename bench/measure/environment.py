@@ -25,7 +25,7 @@ from bench.plan.case import Machine
 PACKAGES = ("torch", "torchvision", "numpy", "deepspeed")
 VARIABLES = re.compile(
     r"^(OMP_|MKL_|OPENBLAS_|KMP_|GOMP_|NCCL_|TORCH_|PYTORCH_|GLOO_|CUDA_|HIP_|ROCR_|ONEDNN_|DNNL_"
-    r"|UCX_|FI_|MALLOC_|LD_PRELOAD$)"
+    r"|UCX_|FI_|ATEN_|MALLOC_|TCMALLOC_|MIMALLOC_|LD_PRELOAD$)"
 )
 """Variables that change how fast, or where, training runs: GLOO_SOCKET_IFNAME and
 GLOO_DEVICE_TRANSPORT, that choose what carries gloo, are among them."""

@@ -11,13 +11,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.measure.machine import cgroup_levels, cpu_quota, own_cgroup, parse_cpu_list, read_text
-
-CPU_FLAGS = re.compile(
-    r"sse4_2|avx|avx2|fma|f16c|avx_vnni|avx512(f|bw|vl|_vnni|_bf16|_fp16)|amx_(tile|int8|bf16|fp16)"
-    r"|asimd|sve|sve2|bf16|i8mm|svebf16|sme"
+from bench.measure.machine import (
+    all_cpu_flags,
+    cgroup_levels,
+    cpu_flags,
+    cpu_quota,
+    own_cgroup,
+    parse_cpu_list,
+    read_text,
 )
-"""Instructions that torch's kernels are chosen by, as Linux names them on x86 and Arm."""
+
 NO_LIMIT = 2**60
 """Version 1 of control groups says "no limit" with the largest multiple of a page."""
 CONTAINERS = re.compile(r"\b(docker|kubepods|libpod|podman|lxc|containerd)")
@@ -47,7 +50,7 @@ def describe_host(
     cpu = root / "sys/devices/system/cpu"
     own = own_cgroup(root / "proc")
     return {
-        "cpu_flags": _cpu_flags(cpuinfo),
+        "cpu_flags": cpu_flags(cpuinfo),
         "logical_cpus": len(parse_cpu_list(read_text(cpu / "online"))) or os.cpu_count(),
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "quota_cores": cpu_quota(root / "sys/fs/cgroup", own),
@@ -69,19 +72,9 @@ def cpu_model(root: Path = Path("/")) -> str | None:
     return found[1].strip() if found else None
 
 
-def _all_flags(cpuinfo: str) -> frozenset[str] | None:
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return frozenset(found[1].split()) if found else None
-
-
-def _cpu_flags(cpuinfo: str) -> list[str] | None:
-    flags = _all_flags(cpuinfo)
-    return None if flags is None else sorted(filter(CPU_FLAGS.fullmatch, flags))
-
-
 def _virtualised(cpuinfo: str) -> bool | None:
     """An x86 hypervisor shows itself to its guests as a flag of the CPU; Arm has no such flag."""
-    flags = _all_flags(cpuinfo)
+    flags = all_cpu_flags(cpuinfo)
     return "hypervisor" in flags if flags is not None and "fpu" in flags else None
 
 

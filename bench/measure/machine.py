@@ -23,6 +23,11 @@ from bench.plan.case import DeviceInfo, Machine
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
+CPU_FLAGS = re.compile(
+    r"sse4_2|avx|avx2|fma|f16c|avx_vnni|avx512(f|bw|vl|_vnni|_bf16|_fp16)|amx_(tile|int8|bf16|fp16)"
+    r"|asimd|asimdhp|sve|sve2|bf16|i8mm|svebf16|sme"
+)
+"""Instructions that torch's kernels are chosen by, as Linux names them on x86 and Arm."""
 
 
 @functools.cache
@@ -61,12 +66,25 @@ def probe() -> Machine:
     return Machine(
         cores=cores,
         core_speeds=core_speeds(cores),
+        cpu_flags=tuple(cpu_flags(read_text(Path("/proc/cpuinfo"))) or ()),
         accelerator=kind,
         devices=tuple(_device(index) for index in range(count)),
         backends=tuple(name for name, there in built_in.items() if there),
         default_backends={name: distributed.get_default_backend_for_device(name) for name in kinds},
         memory_bytes=psutil.virtual_memory().total,
     )
+
+
+def all_cpu_flags(cpuinfo: str) -> frozenset[str] | None:
+    """What ``/proc/cpuinfo`` says of the first core; None where it says nothing."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return frozenset(found[1].split()) if found else None
+
+
+def cpu_flags(cpuinfo: str) -> list[str] | None:
+    """Those of them that say how fast torch's kernels can be."""
+    flags = all_cpu_flags(cpuinfo)
+    return None if flags is None else sorted(filter(CPU_FLAGS.fullmatch, flags))
 
 
 def usable_cores() -> tuple[int, ...]:

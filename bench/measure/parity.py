@@ -43,6 +43,9 @@ SPREAD_FACTOR = 10.0
 """Three reorderings underestimate the largest one; a missing or doubled gradient is off by 1."""
 ROUNDINGS = 4.0
 """Least tolerance in units of the precision's rounding: a sum of a few terms."""
+LOSS_SCALES = tuple(2.0**power for power in range(16, -33, -8))
+"""Tried for the first gradient of a precision that needs a scaled loss, torch's own first: training
+finds its scale by skipping steps, which a proof of one gradient cannot."""
 SMALL = 1e-3
 """Share of a typical tensor's size below which a tensor is measured on that size, not its own: a
 gradient that is zero but for rounding has no size of its own."""
@@ -68,6 +71,8 @@ class Reference:
     """First gradient in the case's own precision."""
     spread: dict[str, float]
     """Largest norm of a tensor's change under reordering, in the case's own precision."""
+    scale: float = 1.0
+    """Of the loss of each rank's micro-batches, in the case's own precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +133,30 @@ def train_reference(
 
 
 def accumulate(
-    problem: Problem, batches: list[Batch], region: Region = contextlib.nullcontext
+    problem: Problem,
+    batches: list[Batch],
+    region: Region = contextlib.nullcontext,
+    *,
+    scale: float = 1.0,
 ) -> float:
-    """Add the gradient of the batches' mean loss to the parameters; returns that loss."""
+    """Add the gradient of the batches' mean loss to the parameters, which have none; returns it.
+
+    Args:
+        problem: whose model to use.
+        batches: of one optimizer step.
+        region: that forward runs in.
+        scale: of the loss during backward, taken out of the gradients again: a power of two.
+    """
     total = 0.0
     for batch in batches:
         with region():
             loss = problem.loss(problem.model(*batch.inputs), batch)
-        (loss / len(batches)).backward()  # type: ignore[no-untyped-call]
+        (loss / len(batches) * scale).backward()  # type: ignore[no-untyped-call]
         total += loss.item() / len(batches)
+    if scale != 1:
+        for parameter in problem.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(1 / scale)
     return total
 
 
@@ -161,6 +181,7 @@ def reordering_spread(
     *,
     seed: int,
     region: Region = contextlib.nullcontext,
+    scale: float = 1.0,
 ) -> dict[str, float]:
     """How far each gradient moves when the same samples are summed in another order.
 
@@ -170,6 +191,7 @@ def reordering_spread(
         native: the gradient to compare with.
         seed: of the permutations.
         region: that forward runs in.
+        scale: of the loss during backward.
 
     Returns:
         Per tensor, the largest norm of the difference over ``REORDERINGS`` permutations of the
@@ -180,12 +202,49 @@ def reordering_spread(
     for _ in range(REORDERINGS):
         order = torch.randperm(len(batches), generator=generator).tolist()
         problem.model.zero_grad()
-        accumulate(problem, [_shuffled(batches[index], generator) for index in order], region)
+        shuffled = [_shuffled(batches[index], generator) for index in order]
+        accumulate(problem, shuffled, region, scale=scale)
         moved = copy_gradients(problem.model.named_parameters())
         for name, gradient in native.items():
             spread[name] = max(spread[name], norm(moved[name] - gradient))
     problem.model.zero_grad()
     return spread
+
+
+def scaled_reference(
+    problem: Problem, batches: list[Batch], *, ranks: int, seed: int, region: Region
+) -> tuple[float, Tensors, dict[str, float]]:
+    """The first gradient and its spread at the largest of ``LOSS_SCALES`` at which none overflows.
+
+    Args:
+        problem: with its initial parameters.
+        batches: the first step's micro-batches.
+        ranks: that share the micro-batches. Each scales the mean loss of its own, which is so many
+            times larger than their share in the mean of all: what overflows there must do so here.
+        seed: of the permutations.
+        region: that forward runs in.
+
+    Returns:
+        The scale for each rank, the gradient, and the spread.
+
+    Raises:
+        RuntimeError: some gradient is not finite at any scale.
+    """
+    for scale in LOSS_SCALES:
+        problem.model.zero_grad()
+        accumulate(problem, batches, region, scale=scale * ranks)
+        native = copy_gradients(problem.model.named_parameters())
+        if not all(map(math.isfinite, map(norm, native.values()))):
+            continue
+        spread = reordering_spread(
+            problem, batches, native, seed=seed, region=region, scale=scale * ranks
+        )
+        if all(map(math.isfinite, spread.values())):
+            return scale, native, spread
+    raise RuntimeError(
+        f"a gradient is not finite at any scale of the loss from {LOSS_SCALES[0]:g} down to "
+        f"{LOSS_SCALES[-1]:g}: fp16 is too narrow for this model; use bf16-amp"
+    )
 
 
 def _shuffled(batch: Batch, generator: torch.Generator) -> Batch:

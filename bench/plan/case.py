@@ -186,6 +186,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the CPU cores this process may use: affinity, cut to the container's quota."""
     core_speeds: tuple[int, ...] = ()
     """Of each core next to the others, in a unit of the system's own; empty where not known."""
+    cpu_flags: tuple[str, ...] = ()
+    """Instructions that kernels are chosen by, as Linux names them; empty where not known."""
     accelerator: str | None = None
     """Device type of the accelerators, None without any."""
     devices: tuple[DeviceInfo, ...] = ()

@@ -1,8 +1,9 @@
 """Filter expressions: a few words of Python's syntax over the fields of a case.
 
 ``strategy == ddp and world_size <= 2``, ``workload in (resnet152, transformer)``,
-``options.bucket_cap_mb == 25``. Words that are no field are text, so quotes are optional; a
-field that a case does not have compares as null. Nothing is evaluated as code.
+``options.bucket_cap_mb == 25``, ``env.NCCL_ALGO == Ring``. Words that are no field are text, so
+quotes are optional; a field that a case does not have compares as null. Nothing is evaluated as
+code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bench.errors import FilterError, did_you_mean, one_line
 from bench.plan.case import Case
 
 FIELDS = frozenset(Case.__struct_fields__)
-MAPPINGS = frozenset({"options", "workload_options"})
+MAPPINGS = frozenset({"options", "workload_options", "env"})
 
 MAX_DEPTH = 100
 """Of operations within each other."""
@@ -67,8 +68,9 @@ def compile_filter(expression: str, known: Known | None = None) -> Callable[[Cas
             case ast.Attribute(value=ast.Name(id=mapping), attr=entry) if (
                 known is not None and mapping in MAPPINGS and entry not in known[mapping]
             ):
+                what = "sets a variable" if mapping == "env" else "has an option"
                 raise FilterError(
-                    f"filter '{one_line(expression, limit=200)}': nothing here has an option "
+                    f"filter '{one_line(expression, limit=200)}': nothing here {what} "
                     f"'{entry}'{did_you_mean(entry, known[mapping])}"
                 )
     return lambda case: bool(test(case))
@@ -128,6 +130,8 @@ def _comparison(node: ast.Compare) -> Value:
             f"{did_you_mean(name, FIELDS - {'id'})}"
         )
     values = [_value(side) for side in sides]
+    if any(_is_variable(side) for side in sides):  # whose values are text, such as "8" or "true"
+        values = [_as_variable(value) for value in values]
     tests = [COMPARISONS.get(type(op)) for op in node.ops]
     if None in tests:
         raise ValueError("only == != < <= > >= in, not in compare")
@@ -152,6 +156,26 @@ def _is_field(node: ast.expr) -> bool:
         case ast.Attribute(value=ast.Name(id=name)):
             return name in MAPPINGS
     return False
+
+
+def _is_variable(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and _is_field(node) and ast.unparse(node.value) == "env"
+
+
+def _as_variable(value: Value) -> Value:
+    """The same value as an environment variable has it, whole numbers as numbers."""
+
+    def plain(found: Any) -> Any:
+        match found:
+            case list():
+                return [plain(one) for one in found]
+            case bool():
+                return str(found).lower()
+            case str() if found.isdecimal():
+                return int(found)
+        return found
+
+    return lambda case: plain(value(case))
 
 
 def _word(node: ast.expr) -> Value:

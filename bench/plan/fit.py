@@ -14,6 +14,10 @@ MAX_RANKS_PER_CORE_SET = 8
 EQUALLY_FAST = 0.95
 """Slowest over fastest core from which cores are alike: the best of them may boost a little higher,
 whereas those of another kind are a fifth slower, or more."""
+BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
+FP16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
+NATIVE = {"bf16": BF16, "bf16-amp": BF16, "fp16-amp": FP16}
+"""Flags of CPUs, any of which means that they multiply in the precision's narrow type."""
 
 
 def flags_of(case: Case, strategy: Strategy, available: int, machine: Machine) -> Iterator[str]:
@@ -25,7 +29,17 @@ def flags_of(case: Case, strategy: Strategy, available: int, machine: Machine) -
             yield "shared_cores"
     if _are_mixed(case, available, machine):
         yield "mixed_devices"
+    if case.precision == "fp16-amp" and case.device != "cpu" and case.optimizer_kernels != "fused":
+        yield "scaler_syncs"
+    if case.device == "cpu" and _is_emulated(case, machine):
+        yield "emulated_precision"
     yield from strategy.flags(case)
+
+
+def _is_emulated(case: Case, machine: Machine) -> bool:
+    """Whether the CPU, as far as it is known, computes in no such type as the case's precision."""
+    native = NATIVE.get(case.precision)
+    return native is not None and bool(machine.cpu_flags) and native.isdisjoint(machine.cpu_flags)
 
 
 def _are_mixed(case: Case, available: int, machine: Machine) -> bool:
@@ -67,8 +81,6 @@ def missing(case: Case, facts: Facts, available: int, machine: Machine) -> str |
         case.device == machine.accelerator and all(one.has_tf32 for one in machine.devices)
     ):
         return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
-    if case.precision == "fp16-amp":
-        return "fp16-amp needs a gradient scaler, which this version does not have"
     if (setting := _not_built(case)) is not None:
         return f"{setting} is not part of this version"
     if facts.has_sparse_gradients and case.optimizer == "adamw":
@@ -82,9 +94,5 @@ def _not_built(case: Case) -> str | None:
     """A setting that no strategy has yet."""
     asked = {
         "torch.compile": case.compile != "none",
-        "activation_checkpointing": case.activation_checkpointing,
-        "optimizer_kernels": case.optimizer_kernels != "auto",
-        "accumulation_sync: every": case.accumulation_sync != "last",
-        "env": bool(case.env),
     }
     return next((setting for setting, is_asked in asked.items() if is_asked), None)

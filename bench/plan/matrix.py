@@ -25,6 +25,7 @@ from bench.plan.registry import (
     find_workload,
     split_reference,
 )
+from bench.plan.settings import problem_of
 from bench.plan.suite import Block, Settings, Suite
 from bench.strategies.base import Options, Strategy
 from workloads.base import Facts, Workload
@@ -131,6 +132,7 @@ def _known_options(suite: Suite) -> Known:
     return {
         "workload_options": frozenset(x for w in workloads for x in w.options.__struct_fields__),
         "options": frozenset(x for s in strategies for x in s.options.__struct_fields__),
+        "env": frozenset(x for one in suite.blocks for env in one.axes.get("env", ()) for x in env),
     }
 
 
@@ -320,6 +322,7 @@ class _BlockPlanner:
         self, case: Case, model: _Model, strategy: Strategy, available: int
     ) -> str | None:
         reason = missing(case, model.facts, available, self.machine)
+        reason = reason or problem_of(case, model.facts, strategy)
         if reason is not None:
             return reason
         try:

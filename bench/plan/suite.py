@@ -7,6 +7,7 @@ YAML itself is broken. Plain data only: tags that construct objects are refused 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -33,6 +34,7 @@ from bench.plan.case import (
     Window,
 )
 from bench.plan.document import MAX_BYTES, read_document
+from bench.plan.variables import SET_OUTSIDE, refusal
 
 SHIPPED = resources.files("bench.plan") / "suites"
 
@@ -40,10 +42,10 @@ SHIPPED = resources.files("bench.plan") / "suites"
 MAX_NAME = 80
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 """Name of an environment variable."""
-Variables = dict[
-    Annotated[str, msgspec.Meta(pattern=VARIABLE, max_length=100)],
-    Annotated[str, msgspec.Meta(pattern="^[^\\x00]*$", max_length=1000)],
-]
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$", max_length=1000)]
+Variables = dict[Annotated[str, msgspec.Meta(pattern=VARIABLE, max_length=100)], Text]
+MAX_ENVIRONMENTS = 1000
+"""Combinations of variables: more would not be run, and could fill the memory."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,8 +234,8 @@ class _Reader:
         axes: dict[str, list[Any]] = {}
         for name, value in given.items():
             where = f"{path}.{name}"
-            if name == "env" and isinstance(value, dict):
-                axes[name] = self.variables(value, where)
+            if name == "env":
+                axes[name] = self.environments(value, where)
             elif isinstance(value, list):
                 axes[name] = [
                     self.value(item, SETTINGS[name], f"{where}[{index}]")
@@ -243,23 +245,40 @@ class _Reader:
                 axes[name] = [self.value(value, SETTINGS[name], where)]
         return axes
 
-    def variables(self, given: dict[str, Any], path: str) -> list[dict[str, str]]:
-        """Every combination of the variables' values; null leaves a variable as it is."""
-        choices = [
-            [
-                (name, str(value) if type(value) is int else value)
-                for value in (values if isinstance(values, list) else [values])
-            ]
-            for name, values in self.mapping(given, path, None).items()
+    def environments(self, given: Any, path: str) -> list[dict[str, str]]:
+        """Every combination of the variables' values; null leaves a variable as it is.
+
+        A list of such mappings lines up the combinations of each.
+        """
+        found: list[dict[str, str]] = []
+        for index, one in enumerate(
+            self.items(given, path) if isinstance(given, list) else [given]
+        ):
+            where = f"{path}[{index}]" if isinstance(given, list) else path
+            choices = {
+                name: self.variable(name, values, f"{where}.{name}")
+                for name, values in self.mapping(one, where, None).items()
+            }
+            if math.prod(map(len, choices.values())) > MAX_ENVIRONMENTS:
+                raise self.fail(f"gives more than {MAX_ENVIRONMENTS} combinations", where)
+            for chosen in itertools.product(*choices.values()):
+                pairs = zip(choices, chosen, strict=True)
+                found.append({name: value for name, value in pairs if value is not None})
+        return found
+
+    def variable(self, name: str, values: Any, path: str) -> list[str | None]:
+        """The values of one variable, as text."""
+        self.value({name: ""}, SETTINGS["env"], path.removesuffix(f".{name}"))
+        reason = refusal(name)
+        if reason is not None:
+            raise self.fail(reason, path)
+        found: list[str | None] = [
+            self.value(str(value) if type(value) is int else value, Text | None, path)
+            for value in (self.items(values, path) if isinstance(values, list) else [values])
         ]
-        return [
-            self.value(
-                {name: value for name, value in chosen if value is not None},
-                SETTINGS["env"],
-                path,
-            )
-            for chosen in itertools.product(*choices)
-        ]
+        if any("/" in value or "\\" in value for value in found if value):
+            raise self.fail(f"names a file, which no suite may do; {SET_OUTSIDE}", path)
+        return found
 
     def block(self, value: Any, path: str, defaults: dict[str, list[Any]]) -> Block:
         """One block of the matrix, its settings laid over the defaults."""

@@ -64,6 +64,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     given back, and asks for again."""
     clock_resolution_s: Seconds | None = None
     """Shortest time that the clock of the steps can tell from none."""
+    skipped_steps: Whole | None = None
+    """Steps of the window without the optimizer's work, since some gradient was not finite: a
+    gradient scaler's; the most of any process."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):

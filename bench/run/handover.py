@@ -81,6 +81,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of all threads of the process between the two."""
     cores_use: CoresUse | None = None
     """Of all watched cores between the two; by the first rank of a host alone."""
+    skipped_steps: int | None = None
+    """Of the window, that the gradient scaler skipped."""
 
 
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -81,16 +81,19 @@ class Launcher:
         self._count = 0
         self._told_of_sampler = False
 
-    def renew(self) -> None:
+    def renew(self, variables: Mapping[str, str] = server.NONE) -> None:
         """Have the processes to come forked by a new server.
 
         So the launches of a case that are made with different servers are as independent as
         executing Python anew would make them.
 
+        Args:
+            variables: of the server's environment, and so of the processes.
+
         Raises:
             BenchError: the new server does not answer.
         """
-        server.renew_server()
+        server.renew_server(variables)
         context = multiprocessing.get_context(server.START_METHOD)
         child = context.Process(target=server.follow_server)  # type: ignore[attr-defined]
         try:
@@ -126,6 +129,8 @@ class Launcher:
             BenchError: the fork server was killed.
             OSError: the processes could not be started.
         """
+        if not server.serves(case.env):
+            self.renew(case.env)
         return launch_with_retries(
             lambda retries: self._launch_once(
                 case,
@@ -160,7 +165,7 @@ class Launcher:
             folder=str(folder),
             started_s=started_s,
             cores=cores,
-            environment=self._environment(case, folder),
+            environment=self._environment(case, folder) | case.env,
             watched=_watched(case, cores),
             used_before=used_before(case, self.machine),
             **told,
@@ -170,7 +175,8 @@ class Launcher:
         watch = Watch(processes, effort, folder)
         sampler = self._sampler(assignment, watch) if job == "timing" else None
         try:
-            ends = _run_elastic(file, folder / "logs", processes, watch, sampler)
+            with server.spawning(case.env):
+                ends = _run_elastic(assignment, file, processes, watch, sampler)
         finally:
             server.kill_left_behind()
         found = [_outcome(folder, rank, ends) for rank in range(processes)]
@@ -203,14 +209,14 @@ class Launcher:
 
 
 def _run_elastic(
-    assignment: Path, logs: Path, processes: int, watch: Watch, sampler: Sampler | None
+    assignment: Assignment, file: Path, processes: int, watch: Watch, sampler: Sampler | None
 ) -> Ends:
-    """Start the ranks and wait for their end."""
+    """Start the ranks, which read their assignment from the file, and wait for their end."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
-        run_id=assignment.parent.name,
+        run_id=file.parent.name,
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",  # port 0: the system picks a free one
         rdzv_configs={"is_host": True},  # else it would look for one elsewhere when that fails
@@ -218,7 +224,7 @@ def _run_elastic(
         max_restarts=0,
         monitor_interval=0.1,
         start_method=server.START_METHOD,
-        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+        logs_specs=DefaultLogsSpecs(log_dir=str(file.parent / "logs"), redirects=Std.ALL),
     )
     if hasattr(config, "shutdown_timeout"):  # torch 2.12 and later; 30 s before
         config.shutdown_timeout = SHUTDOWN_S
@@ -228,12 +234,12 @@ def _run_elastic(
     if hasattr(config, "signals_to_handle"):  # torch 2.10 and later
         # A second signal would break the launcher's shutdown: ours come but once.
         config.signals_to_handle = GIVE_UP.name
-    server.start_server()
+    server.start_server(assignment.case.env)
     forker = server.server_pid()
     with _quiet_launcher(), signals.handlers_kept():
         try:
             with watch, sampler or contextlib.nullcontext():
-                elastic_launch(config, worker.main)(str(assignment))
+                elastic_launch(config, worker.main)(str(file))
         except ChildFailedError:
             pass  # names one rank of possibly several; the watch has seen them all
         except (EOFError, ConnectionError) as error:

@@ -45,6 +45,8 @@ class Engine:
     clock: Clock
     slowest: Slowest
     accumulation_steps: int
+    syncs_every: bool = False
+    """Whether every micro-step synchronises, and not the last one of an optimizer step alone."""
     sample_memory: Callable[[], None] = field(default=lambda: None)
     """Called between blocks."""
     after_block: Callable[[int, Tensor], None] = field(default=lambda _, __: None)
@@ -104,7 +106,8 @@ def run_block(engine: Engine, steps: int, *, sync: bool = True) -> Block:
         for micro_step in range(engine.accumulation_steps):
             batch = next(batches)
             mark("data")
-            loss = session.micro_step(batch, sync=sync and micro_step == last, mark=mark)
+            is_due = engine.syncs_every or micro_step == last
+            loss = session.micro_step(batch, sync=sync and is_due, mark=mark)
         session.optimizer_step()
         mark("optimizer")
     block = engine.clock.stop()

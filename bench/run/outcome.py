@@ -144,6 +144,7 @@ def _with_timing(
                 for one in found
             ],
             clock_resolution_s=slowest.clock_resolution_s,
+            skipped_steps=_skipped_steps(found),
         ),
         throughput=Throughput(
             samples_per_s=samples_per_s(samples, [one.window_s for one in found]),
@@ -206,12 +207,14 @@ def samples_per_s(samples: int, window_s: Sequence[float]) -> float:
 def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list[str]:
     """What is wrong with a measurement that otherwise succeeded."""
     placements = [one.placement for one in outcomes if one.placement is not None]
+    measured = [one.measured for one in outcomes if one.measured is not None]
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
     seen = {
         "no_warmup": assignment.effort.warmup_steps == 0,
         "ranks_differ": len({outcome.parameter_digest for outcome in outcomes}) > 1,
         "loss_not_finite": any(outcome.loss_is_finite is False for outcome in outcomes),
         "ranks_share_cores": share_cores(placements, assignment.case.device),
+        "steps_skipped": (_skipped_steps(measured) or 0) > 0,
         "profiler_on": bool(_observers(outcomes)),
         "coarse_timer": any(_is_coarse(outcome.measured) for outcome in outcomes),
         "page_faults": any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes),
@@ -223,6 +226,13 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
         if outcome.conditions is not None:
             flags += flags_of(outcome.conditions, assignment.case.device)
     return flags
+
+
+def _skipped_steps(measured: Sequence[Measured]) -> int | None:
+    """The most of any process: a scaler that does right skips a step on all of them."""
+    return max(
+        (one.skipped_steps for one in measured if one.skipped_steps is not None), default=None
+    )
 
 
 def share_cores(placements: Sequence[Placement], device_type: str) -> bool:

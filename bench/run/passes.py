@@ -56,6 +56,7 @@ def measure_time(rank: Rank) -> Session:
     rank.note(phase="window", expected_s=expected_s(length, warm.pilot_s))
     observing = observers()
     counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
+    skipped = engine.session.skipped_steps()
     faults = minor_faults()
     began_s, cpu_began_s = time.monotonic(), time.process_time()
     timed = run_window(engine, rank.assignment.effort.window, length)
@@ -77,6 +78,7 @@ def measure_time(rank: Rank) -> Session:
             ended_s=ended_s,
             cpu_s=cpu_ended_s - cpu_began_s,
             cores_use=cores_use,
+            skipped_steps=engine.session.skipped_steps() - skipped,
         ),
         observers=sorted({*observing, *observers()}),
         memory=rank.device.peaks(),
@@ -204,6 +206,7 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
         clock=clock,
         slowest=rank.slowest,
         accumulation_steps=rank.case.accumulation_steps,
+        syncs_every=rank.case.accumulation_sync == "every",
         sample_memory=rank.device.sample_memory,
         after_block=rank.after_block,
     )

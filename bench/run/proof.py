@@ -74,7 +74,8 @@ def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exa
 
 def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, parity.Comparison]:
     problem = rank.problem_for_proof()
-    session = prepare(rank.strategy, problem, rank.context())
+    context = rank.context(initial_scale=reference.scale)
+    session = prepare(rank.strategy, problem, context)
     _accumulate(rank, session, rank.batches(problem))
     rounding = torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
     return session, parity.compare_native(session.full_gradients(), reference, rounding=rounding)
@@ -83,8 +84,9 @@ def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, par
 def _accumulate(rank: Rank, session: Session, batches: Iterator[Batch]) -> float:
     """All micro-steps of one optimizer step; returns this rank's mean loss."""
     steps = rank.case.accumulation_steps
+    every = rank.case.accumulation_sync == "every"
     losses: list[Tensor] = [
-        session.micro_step(next(batches), sync=step == steps - 1, mark=lambda _: None)
+        session.micro_step(next(batches), sync=every or step == steps - 1, mark=lambda _: None)
         for step in range(steps)
     ]
     return torch.stack(losses).double().mean().item()
@@ -160,18 +162,31 @@ def make_reference(rank: Rank) -> None:
     def region() -> AbstractContextManager[object]:
         return autocast(rank.context())
 
-    problem = rank.problem_for_proof(dtype=torch.float64)
+    problem = rank.problem_for_proof(dtype=torch.float64, plain=True)
     losses, first, final, moved = parity.train_reference(
         problem, step_batches(problem), parity.STEPS
     )
-    problem = rank.problem_for_proof()
+    problem = rank.problem_for_proof(plain=True)
     batches = next(step_batches(problem))
-    parity.accumulate(problem, batches, region)
-    native = parity.copy_gradients(problem.model.named_parameters())
-    spread = parity.reordering_spread(problem, batches, native, seed=case.seed, region=region)
+    scale = 1.0
+    if case.precision == "fp16-amp":
+        ranks = len(batches) // case.accumulation_steps
+        scale, native, spread = parity.scaled_reference(
+            problem, batches, ranks=ranks, seed=case.seed, region=region
+        )
+    else:
+        parity.accumulate(problem, batches, region)
+        native = parity.copy_gradients(problem.model.named_parameters())
+        spread = parity.reordering_spread(problem, batches, native, seed=case.seed, region=region)
     parity.save_reference(
         Path(rank.assignment.reference),
         parity.Reference(
-            losses=losses, first=first, final=final, moved=moved, native=native, spread=spread
+            losses=losses,
+            first=first,
+            final=final,
+            moved=moved,
+            native=native,
+            spread=spread,
+            scale=scale,
         ),
     )

@@ -18,6 +18,7 @@ from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, RankOutcome
 from bench.run.phases import Note, Notebook
 from bench.strategies.base import Context, Strategy
+from bench.strategies.loss_scale import INITIAL_SCALE
 from workloads.base import Batch, Build, Problem
 
 DTYPES = {"bf16": torch.bfloat16}
@@ -96,8 +97,20 @@ class Rank:
         """How many devices this process drives."""
         return self.case.world_size if self.strategy.processes == "one" else 1
 
-    def context(self, *, exact: bool = False, one_thread: bool = False) -> Context:
-        """What a strategy is told; ``exact`` for training in fp64, where no precision applies."""
+    def context(
+        self,
+        *,
+        exact: bool = False,
+        one_thread: bool = False,
+        initial_scale: float = INITIAL_SCALE,
+    ) -> Context:
+        """What a strategy is told.
+
+        Args:
+            exact: train in fp64, where no precision applies.
+            one_thread: see ``Context``.
+            initial_scale: likewise.
+        """
         return Context(
             device=self.device.torch_device,
             rank=self.rank,
@@ -109,6 +122,7 @@ class Rank:
             compile="none" if exact else self.case.compile,
             compile_scope=self.case.compile_scope,
             accumulation_sync=self.case.accumulation_sync,
+            initial_scale=initial_scale,
             options=msgspec.convert(self.case.options, self.strategy.options),
             enter_device=self.device.enter,
             one_thread=one_thread,
@@ -118,19 +132,30 @@ class Rank:
         """The case's workload, built."""
         workload = find_workload(self.case.workload)
         options = msgspec.convert(self.case.workload_options, workload.options)
-        return self._build(options, self.case.per_device_batch, None)
+        return self._build(options, self.case.per_device_batch)
 
-    def problem_for_proof(self, *, dtype: torch.dtype | None = None) -> Problem:
-        """The case's model on less data; in its own type unless told otherwise."""
-        return self._build(*proof_size(self.case), dtype)
+    def problem_for_proof(
+        self, *, dtype: torch.dtype | None = None, plain: bool = False
+    ) -> Problem:
+        """The case's model on less data.
 
-    def _build(self, options: Any, batch: int, dtype: torch.dtype | None) -> Problem:
+        Args:
+            dtype: of its parameters; the case's own by default.
+            plain: with the optimizer as torch has it by default, whatever kernels are asked for.
+        """
+        options, batch = proof_size(self.case)
+        return self._build(options, batch, dtype, plain=plain)
+
+    def _build(
+        self, options: Any, batch: int, dtype: torch.dtype | None = None, *, plain: bool = False
+    ) -> Problem:
         build = Build(
             device=self.device.torch_device,
             dtype=dtype or DTYPES.get(self.case.precision, torch.float32),
             seed=self.case.seed,
             per_device_batch=batch,
             optimizer=self.case.optimizer,
+            optimizer_kernels="auto" if plain else self.case.optimizer_kernels,
         )
         return find_workload(self.case.workload).build(options, build)
 

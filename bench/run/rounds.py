@@ -29,7 +29,14 @@ from bench.run.culprit import find_culprit
 from bench.run.handover import Failure
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
-from bench.run.schedule import Estimate, Step, further_round, reference_key, schedule
+from bench.run.schedule import (
+    Estimate,
+    Step,
+    further_round,
+    in_turn,
+    reference_key,
+    schedule,
+)
 from workloads.base import Facts
 
 BEFORE_FURTHER = frozenset({"parity", "timing"})
@@ -77,6 +84,8 @@ class Runner:
         self._reference: _Reference | None = None
         self._round: int | None = None
         """Of timing, that the fork server at hand was started for."""
+        self._variables: dict[str, str] = {}
+        """That it was started with."""
         self._estimate = Estimate()
         self._before: Sequence[Record] = ()
         self._done = self._total = 0
@@ -164,24 +173,31 @@ class Runner:
             )
             if not steps:
                 return
-            shuffle(steps)
+            steps = in_turn(steps, shuffle)
             self._total += len(steps)
             self._progress.widened(len(wanted), len(steps), self._estimate.left_s(steps))
             self._take(steps, then=then)
 
     def _renew(self, step: Step) -> float | None:
-        """A new fork server for a new round of timing; returns what it took, in seconds."""
-        if step.pass_ != "timing" or step.round == self._round:
+        """A new fork server for a new round of timing, or another environment.
+
+        Returns what it took, in seconds; None where the one at hand serves.
+        """
+        variables = step.planned.case.env
+        is_same_round = step.pass_ != "timing" or step.round == self._round
+        if is_same_round and variables == self._variables:
             return None
         begin = time.monotonic()
         try:
-            self._launcher.renew()
+            self._launcher.renew(variables)
         except Interruption as interruption:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
             raise
         except Exception as error:  # noqa: BLE001 - the launch will fail, and say so in its row
             warnings.warn(f"the fork server did not restart: {in_words(error)}", stacklevel=2)
-        self._round = step.round
+        self._variables = variables
+        if step.pass_ == "timing":
+            self._round = step.round
         return time.monotonic() - begin
 
     def _keep(self, record: Record) -> Record:

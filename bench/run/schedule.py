@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,8 +61,15 @@ class Estimate:
     def left_s(self, steps: Iterable[Step]) -> float:
         """Seconds that some launches will take one after the other."""
         steps = list(steps)
-        rounds = {step.round for step in steps if step.pass_ == "timing"}
-        return sum(map(self._one, steps)) + len(rounds) * self.restart_s
+        servers = {
+            (
+                step.round if step.pass_ == "timing" else step.pass_,
+                environment_key(step.planned.case),
+            )
+            for step in steps
+            if step.pass_ == "timing" or step.planned.case.env
+        }
+        return sum(map(self._one, steps)) + len(servers) * self.restart_s
 
     @property
     def restart_s(self) -> float:
@@ -97,8 +104,7 @@ def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
         turn = [
             Step(planned=planned, pass_=pass_, launch=launch, round=launch) for planned in chosen
         ]
-        shuffle(turn)
-        steps.extend(turn)
+        steps.extend(in_turn(turn, shuffle))
 
     # A twin shows what noise does to figures of time; all else its original has shown.
     visit("parity", 0, (one for one in runnable if not one.case.twin))
@@ -111,6 +117,27 @@ def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
     visit("memory", 0, (one for one in measured if _needs_memory_pass(one.case)))
     visit("max_batch", 0, (one for one in measured if one.effort.find_max_batch))
     return steps
+
+
+def in_turn(steps: Sequence[Step], shuffle: Callable[[list[Any]], None]) -> list[Step]:
+    """Steps of a round in the order in which they are taken: shuffled, by environment.
+
+    Cases with the same variables follow each other, since others need another fork server. The
+    environments are shuffled too, so that on average every case stands in the middle of its round.
+    """
+    shuffled = list(steps)
+    shuffle(shuffled)
+    groups: dict[str, list[Step]] = {}
+    for step in shuffled:
+        groups.setdefault(environment_key(step.planned.case), []).append(step)
+    keys = sorted(groups)
+    shuffle(keys)
+    return [step for key in keys for step in groups[key]]
+
+
+def environment_key(case: Case) -> str:
+    """Equal for cases whose processes one fork server can fork."""
+    return msgspec.json.encode(case.env, order="deterministic").decode()
 
 
 def _has_communication(case: Case) -> bool:
@@ -152,6 +179,7 @@ def reference_key(case: Case) -> str:
     """Equal for cases that train on the same samples from the same parameters."""
     options, batch = proof_size(case)
     parts: tuple[Any, ...] = (
+        case.env,  # first, so that those of one environment come one after the other
         find_strategy(case.strategy).reference(case.options),
         case.workload,
         msgspec.to_builtins(options),
@@ -163,6 +191,5 @@ def reference_key(case: Case) -> str:
         case.world_size,
         case.accumulation_steps,
         case.seed,
-        case.env,
     )
     return msgspec.json.encode(parts, order="deterministic").decode()

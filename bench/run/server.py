@@ -19,6 +19,9 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
 
 PARENT = "BENCH_FORK_SERVER_PARENT"
 """Names the process that started the server: only its own child obeys."""
@@ -31,31 +34,72 @@ START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 KILLED_S = 5.0
 """For killed processes to be gone."""
 PRELOAD = ["bench.run.server", "bench.run.preload"]
+NONE: Mapping[str, str] = MappingProxyType({})
+
+_given: dict[str, str] = {}
+"""Variables that the server at hand was started with; it is one for the process, as they are."""
 
 
-def start_server() -> None:
+def start_server(variables: Mapping[str, str] = NONE) -> None:
     """Start the fork server, which then imports torch while the caller goes on.
 
-    Must be called from the main thread: the server dies with the thread that started it.
+    One that runs already goes on, unless it was started with other variables. Must be called from
+    the main thread: the server dies with the thread that started it.
+
+    Args:
+        variables: of the environment, for the server and all it forks, beyond this process's own.
     """
     # Ask NVML, not the driver, whether there is a GPU: the driver must not start in this process.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if START_METHOD != "forkserver":
         return
+    if not serves(variables):
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    _given.clear()
+    _given.update(variables)
     os.environ[PARENT] = str(os.getpid())
     multiprocessing.set_forkserver_preload(PRELOAD)
-    multiprocessing.forkserver.ensure_running()
+    with _environment(variables):  # it is executed anew, so that what is read at import applies
+        multiprocessing.forkserver.ensure_running()
 
 
-def renew_server() -> None:
+def renew_server(variables: Mapping[str, str] = NONE) -> None:
     """End the fork server, whose children must be gone, and start another.
 
     All children of one server share its layout of memory, which alone can make all their steps a
     few percent slower or faster than those of the next server.
+
+    Args:
+        variables: as for ``start_server``.
     """
     if START_METHOD == "forkserver":
         multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
-        start_server()
+        start_server(variables)
+
+
+def serves(variables: Mapping[str, str]) -> bool:
+    """Whether the server, once it runs, has just these variables; without one, any will do."""
+    return START_METHOD != "forkserver" or _given == variables
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have the variables in this process's own environment for a moment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def spawning(variables: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Where there is no server, each process is executed anew, with what stands here meanwhile."""
+    return _environment(NONE if START_METHOD == "forkserver" else variables)
 
 
 def stop_server() -> None:

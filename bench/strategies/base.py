@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
@@ -29,6 +30,7 @@ from bench.plan.case import (
     OptimizerKernels,
     Precision,
 )
+from bench.strategies.loss_scale import INITIAL_SCALE, LossScale
 from workloads.base import Batch, Facts, Problem
 
 Mark = Callable[[str], None]
@@ -71,6 +73,8 @@ class Context:
     compile: Compile = "none"
     compile_scope: CompileScope = "outside"
     accumulation_sync: AccumulationSync = "last"
+    initial_scale: float = INITIAL_SCALE
+    """Of the loss under fp16-amp, before the scaler adapts it."""
     options: Any
     """The strategy's own ``Options``."""
     enter_device: Callable[[int], None] = field(default=lambda _: None)
@@ -109,7 +113,8 @@ class Session(Protocol):
     def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Name and whole synchronised gradient of every parameter that has one. Collective.
 
-        Valid between the last micro-step and the optimizer step. A tied weight appears once.
+        Of the loss itself, whatever scale backward was given. Valid between the last micro-step and
+        the optimizer step. A tied weight appears once.
         """
 
     def bucket_bytes(self) -> list[int] | None:
@@ -200,6 +205,11 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.nbytes
 
 
+def plain_scaler(context: Context) -> GradScaler:
+    """The scaler of torch: right where ranks have whole gradients, or shards that are DTensors."""
+    return GradScaler(context.device.type, init_scale=context.initial_scale)
+
+
 @dataclass(kw_only=True)
 class ModuleSession:
     """Session of a wrapped module whose gradients stand in ``parameter.grad``."""
@@ -214,6 +224,23 @@ class ModuleSession:
     read_buckets: Callable[[], list[int] | None] = field(default=lambda: None)
     whole: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor)
     """What one device would hold of a parameter or gradient. Collective where it is sharded."""
+    make_scaler: Callable[[Context], GradScaler] = plain_scaler
+    """Called under fp16-amp only; its scaler must skip a step on all ranks or on none."""
+
+    @functools.cached_property
+    def loss_scale(self) -> LossScale | None:
+        """Scales the loss where the case's precision asks for it."""
+        if self.context.precision != "fp16-amp":
+            return None
+        return LossScale(self.make_scaler(self.context))
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward of this micro-step's share of the optimizer step's loss, scaled if need be."""
+        steps = self.context.accumulation_steps
+        share = loss / steps if steps > 1 else loss
+        if self.loss_scale is not None:
+            share = self.loss_scale.scale(share)
+        share.backward()  # type: ignore[no-untyped-call]
 
     def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
         """See ``Session``."""
@@ -221,20 +248,21 @@ class ModuleSession:
             with autocast(self.context):
                 loss = self.problem.loss(self.module(*batch.inputs), batch)
             mark("forward")
-            steps = self.context.accumulation_steps
-            scaled = loss / steps if steps > 1 else loss
-            scaled.backward()  # type: ignore[no-untyped-call]
+            self.backward(loss)
             mark("backward")
         return loss.detach()
 
     def optimizer_step(self) -> None:
         """See ``Session``."""
-        self.optimizer.step()
+        if self.loss_scale is None:
+            self.optimizer.step()
+        else:
+            self.loss_scale.step(self.optimizer)
         self.optimizer.zero_grad()
 
     def skipped_steps(self) -> int:
-        """See ``Session``: there is no scaler."""
-        return 0
+        """See ``Session``."""
+        return 0 if self.loss_scale is None else self.loss_scale.skipped()
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """See ``Session``."""
@@ -242,7 +270,9 @@ class ModuleSession:
             yield name, self.whole(parameter.detach())
 
     def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """See ``Session``."""
+        """See ``Session``; those of the loss without its scale."""
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self.optimizer)
         for name, parameter in self.problem.model.named_parameters():
             if parameter.grad is not None:
                 yield name, self.whole(parameter.grad)

@@ -127,7 +127,7 @@ class ReplicaSession(ModuleSession):
         with autocast(self.context):
             loss = self.problem.loss(gathered, batch)
         mark("forward")
-        (loss / self.context.accumulation_steps).backward()  # type: ignore[no-untyped-call]
+        self.backward(loss)
         mark("backward")
         gradients = self._scatter([gathered.grad])
         mark("backward.scatter")

@@ -51,9 +51,13 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
         return "sync_batchnorm has nothing to do: this workload has no batch norm"
     if case.options["sync_batchnorm"] and case.device == "cpu":
         return "SyncBatchNorm needs an accelerator: torch refuses modules on a CPU"
-    if case.options["static_graph"] and case.accumulation_steps > 1:
+    defers = case.accumulation_steps > 1 and case.accumulation_sync == "last"
+    if case.options["static_graph"] and defers:
         # pytorch#143580: the first backward of a static graph must synchronise.
-        return "DDP with a static graph fails when its first micro-step does not synchronise"
+        return (
+            "DDP with a static graph fails when its first micro-step does not synchronise; "
+            "use accumulation_sync: every"
+        )
     return None
 
 

@@ -17,14 +17,20 @@ from torch.distributed.tensor import DTensor
 
 from bench.plan.case import Case, Machine
 from bench.strategies.base import AUTOCAST, Context, ModuleSession, Session, Strategy
+from bench.strategies.kernels import fused_takes_shards
 from workloads.base import Facts, Problem
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     """Whether the workload's gradients can be sharded."""
-    del case, machine
+    del machine
     if facts.has_sparse_gradients:
         return "FSDP reduces gradients by rows, which sparse ones do not have; use dense ones"
+    if case.optimizer_kernels == "fused" and not fused_takes_shards(case.optimizer):
+        return (
+            f"torch here has no fused {case.optimizer} for sharded tensors; use optimizer_kernels: "
+            "foreach or for-loop"
+        )
     return None
 
 

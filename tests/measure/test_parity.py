@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from bench.measure.parity import (
     load_reference,
     reordering_spread,
     save_reference,
+    scaled_reference,
     step_batches,
     train_reference,
 )
@@ -172,6 +174,46 @@ def test_missing_and_foreign_gradients_fail() -> None:
         comparison = compare_native(gradients.items(), REFERENCE, rounding=FLOAT32)
         assert not comparison.passed
         assert str(comparison).startswith(message)
+
+
+def linear(factor: float) -> tuple[Problem, list[Batch]]:
+    """A model of one weight, whose gradient is the factor, the same for all samples."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    problem = Problem(
+        model=model,
+        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss=lambda output, _: output.mean() * factor,
+        batches=lambda _, __: iter(()),
+        shard_units=lambda _: [],
+    )
+    return problem, [Batch((torch.ones(2, 1),), torch.zeros(2)) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "ranks", "scale"),
+    [
+        (1.0, 2, 2.0**16),
+        (1e35, 2, 2.0**8),  # times 2^16 it is beyond fp32, times 2^8 it is not
+        (1e38, 1, 2.0**0),
+        (2e38, 2, 2.0**-8),  # either rank's own mean is twice as much
+    ],
+)
+def test_the_reference_has_the_largest_scale_at_which_nothing_overflows(
+    factor: float, ranks: int, scale: float
+) -> None:
+    problem, batches = linear(factor)
+    found, native, spread = scaled_reference(
+        problem, batches, ranks=ranks, seed=0, region=contextlib.nullcontext
+    )
+    assert found == scale
+    assert native["weight"].item() == pytest.approx(factor)  # without the scale again
+    assert spread["weight"] == 0
+
+
+def test_a_gradient_that_is_never_finite_has_no_reference() -> None:
+    problem, batches = linear(math.inf)
+    with pytest.raises(RuntimeError, match="use bf16-amp"):
+        scaled_reference(problem, batches, ranks=1, seed=0, region=contextlib.nullcontext)
 
 
 def test_a_reference_survives_its_file(tmp_path: Path) -> None:

@@ -181,7 +181,8 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
         (
             block("accumulation_steps: 2", strategy="{ddp: {static_graph: true}}"),
             TWO_CORES,
-            "DDP with a static graph fails when its first micro-step does not synchronise",
+            "DDP with a static graph fails when its first micro-step does not synchronise; "
+            "use accumulation_sync: every",
         ),
         (
             block("precision: tf32", workload="transformer:full"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -162,6 +163,14 @@ def test_only_the_last_micro_step_synchronises() -> None:
     run_block(engine, 2)
     assert session_of(engine).synchronised == [False, False, True] * 2
     assert session_of(engine).steps == 2
+
+
+def test_every_micro_step_synchronises_where_it_is_asked_to() -> None:
+    engine = dataclasses.replace(make_engine(FakeTime(), accumulation_steps=3), syncs_every=True)
+    run_block(engine, 1)
+    assert session_of(engine).synchronised == [True] * 3
+    run_block(engine, 1, sync=False)
+    assert session_of(engine).synchronised[3:] == [False] * 3
 
 
 def test_warm_up_rules() -> None:

@@ -288,3 +288,23 @@ def test_the_parity_pass_gives_the_worst_ranks_verdict() -> None:
     assert record.timing is None
     record = record_of(outcome(0, parity=exact), outcome(1, parity=failed), job="parity")
     assert record.parity == failed
+
+
+def test_steps_that_the_scaler_skipped_are_counted_and_flagged() -> None:
+    def counted(*skipped: int | None) -> Any:
+        ranks = [outcome(rank) for rank in range(len(skipped))]
+        return record_of(
+            *(
+                msgspec.structs.replace(
+                    one, measured=msgspec.structs.replace(one.measured, skipped_steps=count)
+                )
+                for one, count in zip(ranks, skipped, strict=True)
+                if one.measured is not None
+            )
+        )
+
+    none, some, old = counted(0, 0), counted(3, 3), counted(None, None)
+    assert (none.timing.skipped_steps, "steps_skipped" in none.flags) == (0, False)
+    assert (some.timing.skipped_steps, "steps_skipped" in some.flags) == (3, True)
+    assert (old.timing.skipped_steps, "steps_skipped" in old.flags) == (None, False)
+    assert "steps_skipped" in FLAGS

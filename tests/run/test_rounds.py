@@ -73,9 +73,11 @@ class FakeLauncher:
         self.answers = answers
         self.jobs: list[tuple[Job, str]] = []
         self.renewed_before: list[int] = []
+        self.renewed_with: list[dict[str, str]] = []
 
-    def renew(self) -> None:
+    def renew(self, variables: dict[str, str]) -> None:
         self.renewed_before.append(len(self.jobs))
+        self.renewed_with.append(variables)
 
     def launch_case(
         self,
@@ -351,8 +353,8 @@ def test_the_budget_is_what_is_left_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", clock)
 
     class Slow(Varying):
-        def renew(self) -> None:
-            super().renew()
+        def renew(self, variables: dict[str, str]) -> None:
+            super().renew(variables)
             clock.sleep(4)
 
         def launch_case(self, case: Case, effort: Effort, job: Job, **rest: Any) -> Any:
