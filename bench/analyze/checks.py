@@ -77,7 +77,12 @@ FLAGS = {
     "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is"
     " slow, and nothing overlaps: this says little about FSDP over NCCL",
     "fsdp_autocast": "autocast keeps a narrow copy of every weight from forward to backward and"
-    " gathers wide ones; FSDP's own mixed precision, not part of this version, does neither",
+    " gathers wide ones; FSDP's own mixed_precision does neither",
+    "fsdp_policy": "FSDP's own mixed precision, not autocast: norms, softmax and loss are computed"
+    " in the narrow type, too",
+    "cpu_offload": "shards, gradients and optimizer state are on the host, which runs the optimizer"
+    " and waits for copies in every step",
+    "nothing_to_shard": "the optimizer keeps no state, which is all that this would shard",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",

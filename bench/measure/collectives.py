@@ -45,6 +45,8 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Per step."""
     payload_bytes: int | None
     """Per step."""
+    wire_bytes: int | None
+    """Per step: what a rank must send at least, in a ring; None where it is not told."""
     busy_s: float
     """Per step: when any call moved bytes, waiting left out."""
 
@@ -67,11 +69,12 @@ class Costs:
         return 1 - self.exposed_s / self.busy_s if self.busy_s > 0 else None
 
 
-def costs(traces: Sequence[StepsTrace]) -> Costs:
+def costs(traces: Sequence[StepsTrace], ranks: int | None) -> Costs:
     """Combine the ranks' traces.
 
     Args:
         traces: one per process, of the same steps.
+        ranks: of the group of those collectives whose trace does not tell, if all have one size.
     """
     steps = traces[0].steps
     shortest = _shortest(traces)
@@ -87,7 +90,7 @@ def costs(traces: Sequence[StepsTrace]) -> Costs:
             wait_s = max(wait_s, total(without(waiting, moving)))
     exposed_s, busy_s = busiest
     return Costs(
-        collectives=_by_operation(traces[0], shortest),
+        collectives=_by_operation(traces[0], shortest, ranks),
         busy_s=busy_s / steps,
         exposed_s=exposed_s / steps,
         wait_s=wait_s / steps,
@@ -112,13 +115,16 @@ def _shortest(traces: Sequence[StepsTrace]) -> dict[str, float]:
     return shortest
 
 
-def _by_operation(trace: StepsTrace, shortest: dict[str, float]) -> list[Collective]:
+def _by_operation(
+    trace: StepsTrace, shortest: dict[str, float], ranks: int | None
+) -> list[Collective]:
     """The operations of one process; a collective of several of its devices counts once."""
     found: list[Collective] = []
     for operation in dict.fromkeys(span.operation for span in trace.spans):
         spans = [span for span in trace.spans if span.operation == operation]
-        calls = {span.key: span.payload_bytes for span in spans}
-        payloads = [payload for payload in calls.values() if payload is not None]
+        calls = {span.key: span for span in spans}
+        payloads = [one.payload_bytes for one in calls.values() if one.payload_bytes is not None]
+        on_wire = [sent for one in calls.values() if (sent := _wire_bytes(one, ranks)) is not None]
         busy_s = max(
             total(_moving([span for span in spans if span.device == device], shortest))
             for device in _devices(trace)
@@ -128,7 +134,19 @@ def _by_operation(trace: StepsTrace, shortest: dict[str, float]) -> list[Collect
                 operation=operation,
                 calls=len(calls) / trace.steps,
                 payload_bytes=sum(payloads) // trace.steps if len(payloads) == len(calls) else None,
+                wire_bytes=(
+                    round(sum(on_wire) / trace.steps) if len(on_wire) == len(calls) else None
+                ),
                 busy_s=busy_s / trace.steps,
             )
         )
     return found
+
+
+def _wire_bytes(span: Span, ranks: int | None) -> float | None:
+    """What a rank sends of one collective at least; None alone, or where it is not told."""
+    size = span.ranks or ranks
+    factor = None if size is None else bus_factor(span.operation, size)
+    if factor is None or span.payload_bytes is None:
+        return None
+    return factor * span.payload_bytes

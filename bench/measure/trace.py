@@ -23,6 +23,8 @@ from bench.measure.ranges import MOVE, STEPS
 GLOO = re.compile(r"^gloo:(\w+)$")
 NCCL = re.compile(r"^nccl\w*Kernel_([A-Za-z]+)")
 """``ncclKernel_``, ``ncclDevKernel_``, ``ncclSymDevKernel_`` ... and the operation."""
+GATHER = "c10d::_allgather_base_"
+"""The operator of an all-gather into one tensor: (whole, share of this rank, group ...)."""
 PEER_COPY = re.compile(r"^Memcpy (PtoP|P2P)")
 COPY = "peer_copy"
 COPIES = ("gpu_memcpy", "gpu_memset")
@@ -63,6 +65,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     payload_bytes: int | None
     """Largest of input and output on one rank; None where the trace does not tell."""
     device: int
+    ranks: int | None = None
+    """Of its group; None where the trace does not tell."""
 
     @property
     def duration_s(self) -> float:
@@ -144,27 +148,44 @@ def _is_within(event: Event, frame: Event) -> bool:
     return bool(begin <= event["ts"] <= begin + frame["dur"])
 
 
-def _spans(events: Iterable[Event], world_size: int) -> Iterator[Span]:
+def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:
+    gathering = _gathering_ranks(events)
     for event in events:
         name, category = event["name"], event.get("cat")
         arguments = event.get("args", {})
         if category == "user_annotation" and (found := GLOO.match(name)):
-            payload = _tensor_bytes(arguments)
+            payload, ranks = _tensor_bytes(arguments), None
             if payload is not None and found[1] == "all_gather":  # whose input is a share
-                payload *= world_size
-            yield _span(event, found[1], payload)
+                ranks = gathering.get(math.prod(arguments["Input Dims"][0]))
+                payload *= ranks or world_size
+            yield _span(event, found[1], payload, ranks=ranks)
         elif category == "user_annotation" and (found := MOVE.match(name)):
             yield _span(event, found[1], int(found[2]))
         elif category == "kernel" and (found := NCCL.match(name)):
             group, number = arguments.get("Process Group Name"), arguments.get("Seq")
             key = f"{group}/{number}" if number is not None else ""
             what = arguments.get("Collective name", found[1])
-            yield _span(event, what, _message_bytes(arguments), key)
+            ranks = arguments.get("Group size")
+            yield _span(event, what, _message_bytes(arguments), key, ranks)
         elif category in COPIES and PEER_COPY.match(name):
             yield _span(event, COPY, arguments.get("bytes"))
 
 
-def _span(event: Event, what: str, payload: int | None, key: str = "") -> Span:
+def _gathering_ranks(events: Iterable[Event]) -> dict[int, int]:
+    """Ranks of the group by the elements that each gives to a gather; gloo's events lack it."""
+    found: dict[int, int] = {}
+    for event in events:
+        dims = event.get("args", {}).get("Input Dims")
+        if event["name"] == GATHER and dims and len(dims) > 1:
+            whole, share = math.prod(dims[0]), math.prod(dims[1])
+            if share:
+                found[share] = whole // share
+    return found
+
+
+def _span(
+    event: Event, what: str, payload: int | None, key: str = "", ranks: int | None = None
+) -> Span:
     begin_s, end_s = _interval(event)
     return Span(
         operation=operation(what),
@@ -173,6 +194,7 @@ def _span(event: Event, what: str, payload: int | None, key: str = "") -> Span:
         end_s=end_s,
         payload_bytes=payload,
         device=_device(event) if event.get("cat") != "user_annotation" else 0,
+        ranks=ranks,
     )
 
 

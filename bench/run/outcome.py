@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from bench.measure.collectives import Collective, bus_factor, costs
+from bench.measure.collectives import costs
 from bench.measure.conditions import flags_of
 from bench.measure.memory import Peaks
 from bench.plan.case import Case
+from bench.plan.registry import find_strategy
 from bench.records.record import (
     CollectiveCost,
     Communication,
@@ -218,6 +219,7 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
         "profiler_on": bool(_observers(outcomes)),
         "coarse_timer": any(_is_coarse(outcome.measured) for outcome in outcomes),
         "page_faults": any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes),
+        "nothing_to_shard": _shards_nothing(assignment.case, outcomes),
         # A rank may well see a batch again, but not another's.
         "duplicate_data": len(set(batches)) < len(batches),
     }
@@ -233,6 +235,13 @@ def _skipped_steps(measured: Sequence[Measured]) -> int | None:
     return max(
         (one.skipped_steps for one in measured if one.skipped_steps is not None), default=None
     )
+
+
+def _shards_nothing(case: Case, outcomes: Sequence[RankOutcome]) -> bool:
+    """Whether no device holds any of what the strategy is there to split."""
+    category = find_strategy(case.strategy).only_shards
+    held = [device for outcome in outcomes for device in outcome.held]
+    return bool(category and held) and not any(device.get(category or "") for device in held)
 
 
 def share_cores(placements: Sequence[Placement], device_type: str) -> bool:
@@ -270,7 +279,8 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
     if pairs:
         cost = statistics.median(with_sync - without for with_sync, without in pairs)
     traces = [outcome.trace for outcome in outcomes if outcome.trace is not None]
-    found = costs(traces)
+    sizes = set(find_strategy(case.strategy).group_sizes(case))
+    found = costs(traces, sizes.pop() if len(sizes) == 1 else None)
     is_alone = len(traces) == 1 and case.device == "cpu"
     return Communication(
         sync_cost_s=cost,
@@ -281,7 +291,7 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
                 op=one.operation,
                 calls=one.calls,
                 payload_bytes=one.payload_bytes,
-                wire_bytes_minimum=_wire_bytes(one, case.world_size),
+                wire_bytes_minimum=one.wire_bytes,
                 busy_s=one.busy_s,
             )
             for one in found.collectives
@@ -293,10 +303,3 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
         hidden_fraction=None if is_alone else found.hidden_fraction,
         profiled_step_s=max(trace.step_s for trace in traces),
     )
-
-
-def _wire_bytes(collective: Collective, ranks: int) -> int | None:
-    factor = bus_factor(collective.operation, ranks)
-    if factor is None or collective.payload_bytes is None:
-        return None
-    return round(factor * collective.payload_bytes)

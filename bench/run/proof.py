@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -20,6 +22,8 @@ from workloads.base import Batch, Problem
 
 ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
 """Type whose rounding bounds what parity can ask, where it is not fp32."""
+CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Types that a strategy may cast to by itself: its reference is a model of that type."""
 IS_ROUGH = 1e-3
 """Tolerance of a gradient from which its proof is no longer called exact."""
 PROVES_NOTHING = 0.5
@@ -145,6 +149,20 @@ def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
+def _cast(problem: Problem, dtype: torch.dtype) -> Problem:
+    """The same model and samples in another type; drawn in that type, they would be others."""
+
+    def cast(batch: Batch) -> Batch:
+        inputs = (one.to(dtype) if one.is_floating_point() else one for one in batch.inputs)
+        return Batch(tuple(inputs), batch.targets)
+
+    return dataclasses.replace(
+        problem,
+        model=problem.model.to(dtype),
+        batches=lambda shard, shards: map(cast, problem.batches(shard, shards)),
+    )
+
+
 def make_reference(rank: Rank) -> None:
     """Train on one device what all ranks of the case would train together, and save it."""
     rank.note(phase="reference")
@@ -159,14 +177,18 @@ def make_reference(rank: Rank) -> None:
             whole=rank.strategy.reference(case.options) == "whole_batch",
         )
 
+    narrow = rank.strategy.casts(case.options)
+
     def region() -> AbstractContextManager[object]:
-        return autocast(rank.context())
+        return autocast(rank.context()) if narrow is None else contextlib.nullcontext()
 
     problem = rank.problem_for_proof(dtype=torch.float64, plain=True)
     losses, first, final, moved = parity.train_reference(
         problem, step_batches(problem), parity.STEPS
     )
     problem = rank.problem_for_proof(plain=True)
+    if narrow is not None:
+        problem = _cast(problem, CASTS[narrow])
     batches = next(step_batches(problem))
     scale = 1.0
     if case.precision == "fp16-amp":

@@ -178,9 +178,11 @@ def further_round(
 def reference_key(case: Case) -> str:
     """Equal for cases that train on the same samples from the same parameters."""
     options, batch = proof_size(case)
+    strategy = find_strategy(case.strategy)
     parts: tuple[Any, ...] = (
         case.env,  # first, so that those of one environment come one after the other
-        find_strategy(case.strategy).reference(case.options),
+        strategy.reference(case.options),
+        strategy.casts(case.options),
         case.workload,
         msgspec.to_builtins(options),
         batch,

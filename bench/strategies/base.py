@@ -139,6 +139,17 @@ def micro_batches(options: Mapping[str, Any]) -> Reference:
     return "micro_batches"
 
 
+def no_casts(options: Mapping[str, Any]) -> str | None:
+    """For a strategy that leaves types to the case's precision."""
+    del options
+    return None
+
+
+def all_ranks(case: Case) -> Sequence[int]:
+    """For a strategy whose collectives are all of one group."""
+    return [case.world_size]
+
+
 def no_flags(case: Case) -> Sequence[str]:
     """For a strategy of which nothing need be said."""
     del case
@@ -161,6 +172,13 @@ class Strategy:
     """Whether ``micro_step(sync=False)`` leaves the synchronisation out."""
     reference: Callable[[Mapping[str, Any]], Reference] = micro_batches
     """(options) -> what parity compares with."""
+    casts: Callable[[Mapping[str, Any]], str | None] = no_casts
+    """(options) -> type that it casts parameters to by itself, in place of autocast, under a
+    precision of mixed types: ``bf16``, ``fp16``, or None. Parity compares with a model of it."""
+    group_sizes: Callable[[Case], Sequence[int]] = all_ranks
+    """(case) -> number of ranks of each kind of group that its collectives run in."""
+    only_shards: str | None = None
+    """The category of ``held_bytes`` that is all it splits over the devices, if it is one."""
     options: type[Options] = Options
     flags: Callable[[Case], Sequence[str]] = no_flags
     """(case) -> what must be said wherever a figure of it is shown."""
@@ -224,6 +242,10 @@ class ModuleSession:
     read_buckets: Callable[[], list[int] | None] = field(default=lambda: None)
     whole: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor)
     """What one device would hold of a parameter or gradient. Collective where it is sharded."""
+    casts_itself: bool = False
+    """Whether the wrapper computes in a narrow type by itself: then there is no autocast."""
+    state_keeper: Optimizer | None = None
+    """What holds this device's share of the optimizer's state, where that is another object."""
     make_scaler: Callable[[Context], GradScaler] = plain_scaler
     """Called under fp16-amp only; its scaler must skip a step on all ranks or on none."""
 
@@ -245,12 +267,17 @@ class ModuleSession:
     def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
         """See ``Session``."""
         with contextlib.nullcontext() if sync else self.unsynchronised():
-            with autocast(self.context):
+            with contextlib.nullcontext() if self.casts_itself else autocast(self.context):
                 loss = self.problem.loss(self.module(*batch.inputs), batch)
             mark("forward")
             self.backward(loss)
             mark("backward")
         return loss.detach()
+
+    def unscale(self) -> None:
+        """Make the gradients those of the loss itself; at the latest, the optimizer does."""
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self.optimizer)
 
     def optimizer_step(self) -> None:
         """See ``Session``."""
@@ -271,8 +298,7 @@ class ModuleSession:
 
     def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """See ``Session``; those of the loss without its scale."""
-        if self.loss_scale is not None:
-            self.loss_scale.unscale(self.optimizer)
+        self.unscale()
         for name, parameter in self.problem.model.named_parameters():
             if parameter.grad is not None:
                 yield name, self.whole(parameter.grad)
@@ -283,7 +309,8 @@ class ModuleSession:
 
     def held_bytes(self) -> list[dict[str, int]]:
         """See ``Session``."""
-        model, states = self.problem.model, self.optimizer.state.values()
+        model = self.problem.model
+        states = (self.state_keeper or self.optimizer).state.values()
         held = {
             "parameters": local_bytes(model.parameters()),
             "buffers": local_bytes(model.buffers()),

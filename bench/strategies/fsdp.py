@@ -9,84 +9,210 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.plan.case import Case, Machine
-from bench.strategies.base import AUTOCAST, Context, ModuleSession, Session, Strategy
+from bench.plan.case import Case, Machine, PositiveInt
+from bench.strategies import sharding
+from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
 from bench.strategies.kernels import fused_takes_shards
+from bench.strategies.sharding import Narrow, Reduced, Wrap
 from workloads.base import Facts, Problem
 
 
+class FSDPOptions(Options, frozen=True, kw_only=True):
+    """Settings of ``fsdp``. A default is not passed to torch at all."""
+
+    reshard_after_forward: bool | PositiveInt | None = None
+    """Free a unit's gathered parameters after forward and gather them again in backward. Null is
+    torch's rule: all units but the root. False saves these all-gathers and costs the memory of a
+    whole model; true frees the root's, too; a number gathers again within groups of as many ranks,
+    which hold that much more, and for which torch makes groups for every unit."""
+    mixed_precision: Narrow | None = None
+    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type: shards
+    stay in fp32, and each unit is gathered and computed in this type. Halves what is gathered and
+    keeps no second copy of the weights; norms, softmax and loss lose digits that autocast keeps."""
+    reduce_dtype: Reduced | None = None
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. fp32
+    keeps small contributions of many ranks, and doubles what is reduced."""
+    shard_size: PositiveInt | None = None
+    """Ranks that a model is split over; the groups of as many ranks are replicas of each other
+    (hybrid sharding). Gathers stay within a group, which helps where it is one host with quick
+    links; costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    wrap: Wrap = "units"
+    """What is gathered at once: each unit of the workload, or, with root, the whole model. One
+    large all-gather instead of many costs the memory of all parameters at once, and overlaps with
+    nothing."""
+    cpu_offload: bool = False
+    """Keep shards, gradients and optimizer state on the host, where the optimizer runs. For models
+    that fit no other way; costs copies over the bus in every step, for which the host waits. On
+    accelerators only."""
+
+
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
-    """Whether the workload's gradients can be sharded."""
+    """Whether the workload can be sharded as the options say."""
     del machine
-    if facts.has_sparse_gradients:
-        return "FSDP reduces gradients by rows, which sparse ones do not have; use dense ones"
+    if (reason := sharding.check(facts, case)) is not None:
+        return reason
+    if case.options["cpu_offload"] and case.device == "cpu":
+        return (
+            "cpu_offload has nothing to do on a CPU, whose memory the parameters are in already; "
+            "leave it false"
+        )
     if case.optimizer_kernels == "fused" and not fused_takes_shards(case.optimizer):
         return (
             f"torch here has no fused {case.optimizer} for sharded tensors; use optimizer_kernels: "
             "foreach or for-loop"
         )
+    return _check_resharding(case)
+
+
+def _check_resharding(case: Case) -> str | None:
+    asked = case.options["reshard_after_forward"]
+    if asked is None or isinstance(asked, bool):
+        return None
+    over = case.options["shard_size"] or case.world_size
+    if not 1 < asked < over or over % asked:
+        return (
+            f"reshard_after_forward {asked} does not split the {over} devices of a model into "
+            "several groups of several; use a divisor between the two, or true or false"
+        )
+    if case.backend == "gloo" and case.device != "cpu":
+        return (
+            "with a number for reshard_after_forward torch makes groups of its own, which may not "
+            "go over gloo; use true or false"
+        )
     return None
 
 
-def flags(case: Case) -> Sequence[str]:
-    """What the backend and the number of devices do to its figures."""
-    found = []
-    if case.world_size == 1:
-        found.append("no_sharding")
-    elif case.backend == "gloo":
-        found.append("fsdp_over_gloo")
-    if case.precision in AUTOCAST:
-        found.append("fsdp_autocast")
-    return found
+def group_sizes(case: Case) -> Sequence[int]:
+    """Ranks of each kind of group, those that torch makes for resharding included."""
+    asked = case.options.get("reshard_after_forward")
+    own = [asked] if isinstance(asked, int) and not isinstance(asked, bool) else []
+    return [*sharding.group_sizes(case), *own]
+
+
+def flags(case: Case) -> list[str]:
+    """What must be said of its figures."""
+    offloaded = ["cpu_offload"] if case.options.get("cpu_offload") else []
+    return [*sharding.flags(case), *offloaded]
 
 
 def prepare(problem: Problem, context: Context) -> Session:
     """Shard each unit, then what is left at the root; then build the optimizer over the shards."""
-    # The group as it is: a mesh that makes its own may take another backend (pytorch#132471).
-    group = distributed.group.WORLD
-    assert group is not None, "every rank has joined it"
-    mesh = DeviceMesh.from_group(group, context.device.type)
+    options: FSDPOptions = context.options
     model = problem.model
-    units = [unit for unit in problem.shard_units(model) if any(True for _ in unit.parameters())]
-    sizes = _unit_bytes([*units, model])
-    for unit in units:
-        fully_shard(unit, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    narrow = sharding.narrow_type(context)
+    units = sharding.units_of(problem, options.wrap)
+    norms = [] if narrow is None else _batch_norms([*units, model])
+    sizes = sharding.own_bytes(
+        [*norms, *([unit] for unit in [*units, model])], sharding.whole_bytes(model)
+    )
+    arguments = _arguments(context)
+    for group in norms:
+        fully_shard(group, **arguments | {"mp_policy": _wide(narrow)})
+    for unit in [*units, model]:
+        fully_shard(unit, **arguments)
     assert isinstance(model, FSDPModule), "its class is changed in place"
+    home = "cpu" if options.cpu_offload else context.device.type
     for parameter in model.parameters():
         assert isinstance(parameter, DTensor), "every parameter is sharded"
-        assert parameter.device.type == context.device.type, "shards stay on the mesh's device"
-    return ModuleSession(
+        assert parameter.device.type == home, "shards stay on the mesh's device, or on the host"
+    session = _OffloadedSession if options.cpu_offload else ModuleSession
+    return session(
         problem=problem,
         context=context,
         module=model,
         optimizer=problem.make_optimizer(model.parameters()),
         unsynchronised=lambda: _unsynchronised(model),
         read_buckets=lambda: sizes,
-        whole=_whole,
+        whole=lambda tensor: _whole(tensor, context.device),
+        casts_itself=narrow is not None,
     )
 
 
-def _unit_bytes(units: Sequence[nn.Module]) -> list[int]:
-    """Bytes of each unit's own parameters, those of units before it left out; no empty ones."""
-    taken: set[Tensor] = set()
-    sizes: list[int] = []
+class _OffloadedSession(ModuleSession):
+    """Shards and optimizer state are on the host, not on the device."""
+
+    def held_bytes(self) -> list[dict[str, int]]:
+        (held,) = super().held_bytes()
+        return [dict.fromkeys(held, 0) | {"buffers": held["buffers"]}]
+
+
+def _arguments(context: Context) -> dict[str, Any]:
+    """What each unit is sharded with: what differs from torch's defaults, and the mesh."""
+    options: FSDPOptions = context.options
+    arguments: dict[str, Any] = {"mesh": _mesh(options, context)}
+    if options.reshard_after_forward is not None:
+        arguments["reshard_after_forward"] = options.reshard_after_forward
+    if (narrow := sharding.narrow_type(context)) is not None:
+        arguments["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=narrow, reduce_dtype=sharding.reduce_type(context)
+        )
+    if options.cpu_offload:  # from pinned memory, where there is a device to copy to
+        arguments["offload_policy"] = CPUOffloadPolicy(pin_memory=context.device.type != "cpu")
+    return arguments
+
+
+def _mesh(options: FSDPOptions, context: Context) -> DeviceMesh:
+    """All ranks; under hybrid sharding, replicas times shards. Collective.
+
+    Of groups that there are: a mesh that makes its own may take another backend (pytorch#132471).
+    """
+    device_type = context.device.type
+    if options.shard_size is not None:
+        return DeviceMesh.from_group(
+            list(sharding.make_groups(options.shard_size, context.world_size)),
+            device_type,
+            mesh=sharding.ranks_of(options.shard_size, context.world_size),
+            mesh_dim_names=("replicate", "shard"),
+        )
+    group = distributed.group.WORLD
+    assert group is not None, "every rank has joined it"
+    return DeviceMesh.from_group(group, device_type)
+
+
+def _batch_norms(units: list[nn.Module]) -> list[list[nn.Module]]:
+    """The batch norms of each unit that has any, those of units before it left out.
+
+    Their statistics are buffers, which no policy casts, and a batch norm whose parameters are of
+    another type than its statistics is none that torch computes. So they stay in fp32, as FSDP1
+    keeps them by itself; those of a unit are gathered at once.
+    """
+    taken: set[nn.Module] = set()
+    found: list[list[nn.Module]] = []
     for unit in units:
-        own = set(unit.parameters()) - taken
-        taken |= own
-        sizes.append(sum(parameter.nbytes for parameter in own))
-    return [size for size in sizes if size > 0]
+        own: list[nn.Module] = [
+            part for part in unit.modules() if isinstance(part, _BatchNorm) and part not in taken
+        ]
+        taken.update(own)
+        found.append(own)
+    return [own for own in found if own]
+
+
+def _wide(narrow: torch.dtype | None) -> MixedPrecisionPolicy:
+    """Compute in fp32 between modules that compute in a narrow type."""
+    return MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=narrow)
 
 
 @contextlib.contextmanager
 def _unsynchronised(root: FSDPModule) -> Iterator[None]:
-    """Gradients stay whole and local: no reduce-scatter, though parameters are still gathered."""
+    """Gradients stay whole and local: no reduce-scatter, though parameters are still gathered.
+
+    Each micro-step is a whole backward, after which FSDP may forget in which order it prefetched:
+    ``set_is_last_backward`` stays as it is. It is for schedules with several backwards at once.
+    """
     root.set_requires_gradient_sync(False)
     try:
         yield
@@ -94,8 +220,13 @@ def _unsynchronised(root: FSDPModule) -> Iterator[None]:
         root.set_requires_gradient_sync(True)
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def _whole(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device, since the mesh's groups are of its type; shards may be on the host."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    moved = tensor.to(device)
+    assert isinstance(moved, DTensor)
+    return moved.full_tensor()
 
 
 STRATEGIES = (
@@ -104,6 +235,9 @@ STRATEGIES = (
         summary="fully_shard (FSDP2): parameters, gradients, optimizer state sharded by unit",
         processes="per_device",
         communicates=True,
+        options=FSDPOptions,
+        casts=sharding.casts,
+        group_sizes=group_sizes,
         flags=flags,
         check=check,
         prepare=prepare,

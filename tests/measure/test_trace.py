@@ -28,7 +28,7 @@ def cost_of(tmp_path: Path, *ranks: list[dict[str, Any]], **settings: Any) -> Co
         read(tmp_path / f"rank{number}.json", *events, **settings)
         for number, events in enumerate(ranks)
     ]
-    return costs(traces)
+    return costs(traces, 2)
 
 
 def microseconds(seconds: float) -> float:

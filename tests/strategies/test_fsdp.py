@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from torch import distributed
+from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
 
 from bench.strategies import fsdp
+from bench.strategies.base import Context
+from bench.strategies.fsdp import FSDPOptions
 from tests.fakes import make_case, world_of_one
 from tests.strategies.test_data_parallel import context
 from tests.workloads.test_workloads import build
-from workloads.base import Facts
+from workloads.base import Batch, Facts, Problem
 
 
 @pytest.fixture
@@ -21,11 +24,35 @@ def alone() -> Iterator[None]:
     distributed.destroy_process_group()
 
 
+def alone_with(options: FSDPOptions | None = None, **changes: Any) -> Context:
+    return context(1, options=options or FSDPOptions(), **changes)
+
+
+def normed_problem() -> Problem:
+    """A unit with a batch norm, one without, and a batch norm at the root."""
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.BatchNorm1d(8))
+    model = nn.Sequential(inner, nn.Sequential(nn.Linear(8, 4)), nn.BatchNorm1d(4))
+
+    def batches(shard: int | None, shards: int) -> Iterator[Batch]:
+        del shard, shards
+        while True:
+            yield Batch((torch.randn(4, 8),), torch.zeros(4))
+
+    return Problem(
+        model=model,
+        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        loss=lambda output, _: output.square().mean(),
+        batches=batches,
+        shard_units=lambda model: [model.get_submodule("0"), model.get_submodule("1")],
+    )
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("name", "units"), [("transformer", 2), ("embedding", 6)])
 def test_each_unit_and_the_rest_are_sharded_on_the_groups_own_mesh(name: str, units: int) -> None:
     problem = build(name)
-    session = fsdp.prepare(problem, context(1))
+    session = fsdp.prepare(problem, alone_with())
     sizes = session.bucket_bytes()
     assert sizes is not None
     rest = 0 if name == "embedding" else 1  # every parameter of it belongs to a unit
@@ -43,7 +70,7 @@ def test_each_unit_and_the_rest_are_sharded_on_the_groups_own_mesh(name: str, un
 @pytest.mark.usefixtures("alone")
 def test_a_tied_weight_stays_one() -> None:
     problem = build("transformer")
-    session = fsdp.prepare(problem, context(1))
+    session = fsdp.prepare(problem, alone_with())
     model = problem.model
     assert model.get_parameter("head.weight") is model.get_parameter("tokens.weight")
     names = [name for name, _ in session.full_parameters()]
@@ -58,7 +85,7 @@ def test_a_tied_weight_stays_one() -> None:
 @pytest.mark.usefixtures("alone")
 def test_gradients_stay_whole_until_they_are_synchronised() -> None:
     problem = build("transformer")
-    session = fsdp.prepare(problem, context(1, accumulation_steps=2))
+    session = fsdp.prepare(problem, alone_with(accumulation_steps=2))
     batches = problem.batches(0, 1)
     session.micro_step(next(batches), sync=False, mark=lambda _: None)
     first = [parameter.grad for parameter in problem.model.parameters()]
@@ -81,3 +108,68 @@ def test_what_must_be_said_of_its_figures() -> None:
     assert list(fsdp.flags(make_case(world_size=1))) == ["no_sharding"]
     assert list(fsdp.flags(make_case(world_size=2, backend="gloo"))) == ["fsdp_over_gloo"]
     assert list(fsdp.flags(make_case(world_size=2, backend="nccl"))) == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_default_passes_nothing_but_the_mesh_to_torch() -> None:
+    assert set(fsdp._arguments(alone_with())) == {"mesh"}
+    asked = FSDPOptions(
+        reshard_after_forward=False, mixed_precision="bf16", reduce_dtype="fp32", cpu_offload=True
+    )
+    found = fsdp._arguments(alone_with(asked, precision="bf16-amp"))
+    assert found["reshard_after_forward"] is False
+    assert found["mp_policy"].param_dtype == torch.bfloat16
+    assert found["mp_policy"].reduce_dtype == torch.float32
+    assert type(found["offload_policy"]).__name__ == "CPUOffloadPolicy"
+    # A proof in fp64 is told fp32: no policy may cast it down.
+    assert "mp_policy" not in fsdp._arguments(alone_with(asked))
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_root_alone_is_one_unit() -> None:
+    problem = build("transformer")
+    session = fsdp.prepare(problem, alone_with(FSDPOptions(wrap="root")))
+    assert session.bucket_bytes() == [
+        sum(p.nbytes for p in build("transformer").model.parameters())
+    ]
+    session.close()
+
+
+@pytest.mark.usefixtures("alone")
+def test_own_mixed_precision_casts_all_but_batch_norms() -> None:
+    problem = normed_problem()
+    where = alone_with(FSDPOptions(mixed_precision="bf16"), precision="bf16-amp")
+    session = fsdp.prepare(problem, where)
+    seen: set[tuple[bool, torch.dtype]] = set()
+
+    def see(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        del inputs, output
+        seen.add((isinstance(module, nn.Linear), module.get_parameter("weight").dtype))
+
+    for module in problem.model.modules():
+        if isinstance(module, nn.Linear | nn.BatchNorm1d):
+            module.register_forward_hook(see, prepend=True)
+    batches = problem.batches(0, 1)
+    for _ in range(2):
+        loss = session.micro_step(next(batches), sync=True, mark=lambda _: None)
+        assert {g.dtype for _, g in session.full_gradients()} == {torch.float32}
+        session.optimizer_step()
+    assert seen == {(True, torch.bfloat16), (False, torch.float32)}
+    assert loss.dtype == torch.bfloat16  # in no autocast, which would have widened it
+    # The two norms of the unit at once, the root's own, and three units, one of them of no more.
+    assert session.bucket_bytes() == [2 * 2 * 8 * 4, 2 * 4 * 4, 72 * 4, 36 * 4]
+    session.close()
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_offloaded_is_not_on_the_device() -> None:
+    problem = normed_problem()
+    session = fsdp.prepare(problem, alone_with(FSDPOptions(cpu_offload=True)))
+    before = [value.clone() for _, value in session.full_parameters()]
+    session.micro_step(next(problem.batches(0, 1)), sync=True, mark=lambda _: None)
+    session.optimizer_step()
+    assert not all(map(torch.equal, before, [value for _, value in session.full_parameters()]))
+    (held,) = session.held_bytes()
+    assert held["parameters"] == held["optimizer_state"] == 0
+    assert held["buffers"] > 0
+    session.close()

@@ -46,6 +46,8 @@ ALL_TOGETHER = {
         ("fsdp", {**ALL_TOGETHER, "accumulation_sync": "every"}),
         ("dp", ALL_TOGETHER),
         ("fsdp", {"optimizer": "sgd", "optimizer_kernels": "foreach"}),
+        ("fsdp1", {"precision": "fp16-amp", "accumulation_steps": 2}),
+        ("zero", {"precision": "fp16-amp"}),
     ],
 )
 def test_the_same_model_is_trained(
@@ -77,6 +79,7 @@ def time_spikes(launcher: Launcher, strategy: str, **settings: Any) -> tuple[Ran
         ("ddp", {}),
         ("ddp", {"optimizer_kernels": "fused"}),
         ("fsdp", {}),
+        ("fsdp1", {}),
     ],
 )
 def test_what_one_rank_cannot_take_all_ranks_skip(

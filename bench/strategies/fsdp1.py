@@ -1,0 +1,199 @@
+"""``FullyShardedDataParallel`` (FSDP1): what FSDP2 replaces, and many programs still use.
+
+The parameters of a unit are one flat tensor, which is padded and cut into equal parts. Zhao et al.,
+"PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", 2023.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+from bench.plan.case import Case, Machine, PositiveInt
+from bench.strategies import sharding
+from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
+from bench.strategies.sharding import Narrow, Reduced, Wrap
+from workloads.base import Facts, Problem
+
+SHARDING = {
+    "full_shard": ShardingStrategy.FULL_SHARD,
+    "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "no_shard": ShardingStrategy.NO_SHARD,
+}
+HYBRID = {
+    "full_shard": ShardingStrategy.HYBRID_SHARD,
+    "shard_grad_op": ShardingStrategy._HYBRID_SHARD_ZERO2,
+}
+EXPECTED = (
+    # Asked for by name, and told apart from DDP in every table.
+    (FutureWarning, "The `NO_SHARD` sharding strategy is deprecated"),
+    # The batch norms of ``mixed_precision``: said in the option's own text.
+    (UserWarning, "Both mixed precision and an auto_wrap_policy were specified to FSDP"),
+)
+"""What torch warns of while it wraps a model, although it is meant."""
+
+
+class FSDP1Options(Options, frozen=True, kw_only=True):
+    """Settings of ``fsdp1``. A default is not passed to torch, but for ``use_orig_params``."""
+
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard"] = "full_shard"
+    """What is sharded: parameters, gradients and optimizer state; with shard_grad_op, parameters
+    only outside of forward and backward, which saves the second all-gather and costs the memory of
+    a whole model; with no_shard nothing, which is DDP by other means, and deprecated."""
+    mixed_precision: Narrow | None = None
+    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type: shards
+    stay in fp32, and each unit is gathered, computed and reduced in this type. Halves what is
+    communicated; norms, softmax and loss lose digits that autocast keeps. Batch norms stay in fp32,
+    each as a unit of its own, which costs many small collectives."""
+    reduce_dtype: Reduced | None = None
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. fp32
+    keeps small contributions of many ranks, and doubles what is reduced."""
+    shard_size: PositiveInt | None = None
+    """Ranks that a model is split over; the groups of as many ranks are replicas of each other
+    (hybrid sharding). Gathers stay within a group, which helps where it is one host with quick
+    links; costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    wrap: Wrap = "units"
+    """What is gathered at once: each unit of the workload, or, with root, the whole model. One
+    large all-gather instead of many costs the memory of all parameters at once, and overlaps with
+    nothing."""
+
+
+def check(facts: Facts, case: Case, machine: Machine) -> str | None:
+    """Whether the workload can be sharded as the options say."""
+    del machine
+    if (reason := sharding.check(facts, case)) is not None:
+        return reason
+    if case.options["sharding_strategy"] == "no_shard" and case.options["shard_size"] is not None:
+        return "no_shard leaves nothing for a shard_size to split; use full_shard or shard_grad_op"
+    return None
+
+
+def _sharded_scaler(context: Context) -> GradScaler:
+    """FSDP's own: ranks hold different gradients, and skip a step if any of them must."""
+    return ShardedGradScaler(context.device.type, init_scale=context.initial_scale)
+
+
+def flags(case: Case) -> Sequence[str]:
+    """What must be said of its figures."""
+    return sharding.flags(case)
+
+
+def prepare(problem: Problem, context: Context) -> Session:
+    """Wrap each unit and the root; then build the optimizer over the shards."""
+    options: FSDP1Options = context.options
+    model = problem.model
+    names: dict[Tensor, str] = {one: name for name, one in model.named_parameters()}
+    sizes = sharding.whole_bytes(model)
+    units = set(sharding.units_of(problem, options.wrap))
+    with warnings.catch_warnings():
+        for category, message in EXPECTED:
+            warnings.filterwarnings("ignore", message, category)
+        module = FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=CustomPolicy(lambda part: part in units),
+            device_id=context.device,  # without one it refuses a model on a CPU
+            use_orig_params=True,  # else the optimizer sees flat tensors, and no parameter's own
+            **_arguments(context),
+        )
+    wrappers = FullyShardedDataParallel.fsdp_modules(module)  # outer ones first
+    buckets = sharding.own_bytes(([one] for one in reversed(wrappers)), sizes)
+    return FSDP1Session(
+        problem=problem,
+        context=context,
+        module=module,
+        make_scaler=_sharded_scaler,
+        optimizer=problem.make_optimizer(module.parameters()),
+        unsynchronised=module.no_sync,
+        read_buckets=lambda: buckets,
+        casts_itself=sharding.narrow_type(context) is not None,
+        wrappers=wrappers,
+        names=names,
+    )
+
+
+def _arguments(context: Context) -> dict[str, Any]:
+    """What the options ask for beyond torch's defaults."""
+    options: FSDP1Options = context.options
+    arguments: dict[str, Any] = {}
+    if (narrow := sharding.narrow_type(context)) is not None:
+        arguments["mixed_precision"] = MixedPrecision(
+            param_dtype=narrow, reduce_dtype=sharding.reduce_type(context)
+        )
+    if context.world_size == 1:  # torch changes to it by itself, with a warning
+        arguments["sharding_strategy"] = ShardingStrategy.NO_SHARD
+    elif options.shard_size is not None:
+        replicas, shards = sharding.make_groups(options.shard_size, context.world_size)
+        arguments["sharding_strategy"] = HYBRID[options.sharding_strategy]
+        arguments["process_group"] = (shards, replicas)
+    elif options.sharding_strategy != "full_shard":
+        arguments["sharding_strategy"] = SHARDING[options.sharding_strategy]
+    return arguments
+
+
+@dataclass(kw_only=True)
+class FSDP1Session(ModuleSession):
+    """Session of a model whose parameters are views of flat shards."""
+
+    wrappers: list[FullyShardedDataParallel]
+    names: dict[Tensor, str]
+    """Of each parameter in the model as it was: the wrappers add parts of their own."""
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        for name, parameter in self._whole(grads=False):
+            yield name, parameter.detach().clone()
+
+    def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        self.unscale()
+        for name, parameter in self._whole(grads=True):
+            if parameter.grad is not None:
+                yield name, parameter.grad.clone()
+
+    def close(self) -> None:
+        """See ``Session``: every wrapper holds the group."""
+        super().close()
+        self.wrappers = []
+
+    def _whole(self, *, grads: bool) -> Iterator[tuple[str, nn.Parameter]]:
+        """Each parameter once, while the flat tensor that holds it is whole; one unit at a time.
+
+        Afterwards its memory is free again, so that what is kept must be a copy.
+        """
+        left = dict(self.names)
+        for wrapper in reversed(self.wrappers):
+            summon = FullyShardedDataParallel.summon_full_params(
+                wrapper, recurse=False, writeback=False, with_grads=grads
+            )
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(summon)
+                for parameter in wrapper.parameters():
+                    name = left.pop(parameter, None)
+                    if name is not None:
+                        yield name, parameter
+        assert not left, f"{', '.join(left.values())} belong to no wrapper"
+
+
+STRATEGIES = (
+    Strategy(
+        name="fsdp1",
+        summary="FullyShardedDataParallel (FSDP1): the same by flat tensors, one a unit",
+        processes="per_device",
+        communicates=True,
+        options=FSDP1Options,
+        casts=sharding.casts,
+        group_sizes=sharding.group_sizes,
+        flags=flags,
+        check=check,
+        prepare=prepare,
+    ),
+)

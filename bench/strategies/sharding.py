@@ -1,0 +1,158 @@
+"""What both versions of FSDP share: units, groups of ranks, own mixed precision, and its limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
+
+from bench.plan.case import Case
+from bench.strategies.base import AUTOCAST, Context
+from workloads.base import Facts, Problem
+
+Narrow = Literal["bf16", "fp16"]
+Reduced = Literal["fp32", "bf16", "fp16"]
+Wrap = Literal["units", "root"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+NEVER = timedelta(days=365)
+"""Time-out of the groups made here: the parent ends a stuck launch, with stacks."""
+
+
+def check(facts: Facts, case: Case) -> str | None:
+    """Whether the workload can be sharded as the options say."""
+    if facts.has_sparse_gradients:
+        return "FSDP reduces gradients by rows, which sparse ones do not have; use dense ones"
+    return _check_types(case) or _check_groups(case)
+
+
+def _check_types(case: Case) -> str | None:
+    narrow, reduced = case.options["mixed_precision"], case.options["reduce_dtype"]
+    if reduced is not None and narrow is None:
+        return "reduce_dtype belongs to FSDP's own mixed precision; set mixed_precision too"
+    if narrow is not None and case.precision != f"{narrow}-amp":
+        # Else its row would stand among those that compute in another type.
+        return (
+            f"mixed_precision: {narrow} computes in {narrow} with fp32 parameters; "
+            f"set precision: {narrow}-amp, which says so"
+        )
+    return None
+
+
+def _check_groups(case: Case) -> str | None:
+    size = case.options["shard_size"]
+    if size is None:
+        return None
+    if not 1 < size < case.world_size or case.world_size % size:
+        return (
+            f"shard_size {size} does not split {case.world_size} devices into several groups of "
+            "several; use a divisor between the two, or null to shard over all"
+        )
+    return None
+
+
+def flags(case: Case) -> Sequence[str]:
+    """What the backend, the number of devices and the types do to its figures."""
+    found = []
+    if case.world_size == 1:
+        found.append("no_sharding")
+    elif case.backend == "gloo":
+        found.append("fsdp_over_gloo")
+    if case.precision in AUTOCAST:
+        own = case.options.get("mixed_precision") is not None
+        found.append("fsdp_policy" if own else "fsdp_autocast")
+    return found
+
+
+def casts(options: Mapping[str, Any]) -> str | None:
+    """The type that FSDP itself casts parameters and inputs to, None where it leaves them."""
+    return options.get("mixed_precision")
+
+
+def group_sizes(case: Case) -> Sequence[int]:
+    """Ranks of each kind of group: those that share a model, and the holders of equal shards."""
+    size = case.options.get("shard_size")
+    return [case.world_size] if size is None else [size, case.world_size // size]
+
+
+def narrow_type(context: Context) -> torch.dtype | None:
+    """The type to compute in, where FSDP casts by itself; None in a proof in fp64."""
+    if context.precision not in AUTOCAST or context.options.mixed_precision is None:
+        return None
+    return DTYPES[context.options.mixed_precision]
+
+
+def reduce_type(context: Context) -> torch.dtype | None:
+    """The type to reduce gradients in; None for the one they have."""
+    asked = context.options.reduce_dtype
+    return None if asked is None else DTYPES[asked]
+
+
+def ranks_of(shard_size: int, world_size: int) -> list[list[int]]:
+    """Ranks by replica (rows) and place within it (columns); neighbours share a replica.
+
+    >>> ranks_of(2, 4)
+    [[0, 1], [2, 3]]
+    """
+    return [list(range(begin, begin + shard_size)) for begin in range(0, world_size, shard_size)]
+
+
+def make_groups(shard_size: int, world_size: int) -> tuple[ProcessGroup, ProcessGroup]:
+    """This rank's own (replicas of its shard, holders of its replica). Collective.
+
+    Made here, and not by a mesh, which may take another backend than that of the ranks' group
+    (pytorch#132471).
+    """
+    rows = ranks_of(shard_size, world_size)
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return _own_group(columns), _own_group(rows)
+
+
+def _own_group(parts: Iterable[list[int]]) -> ProcessGroup:
+    """Every rank makes all of them, in the same order."""
+    rank = distributed.get_rank()
+    own: ProcessGroup | None = None
+    for ranks in parts:
+        group = distributed.new_group(ranks, timeout=NEVER)
+        if rank in ranks:
+            assert isinstance(group, ProcessGroup)
+            own = group
+    assert own is not None, "the parts cover all ranks"
+    return own
+
+
+def units_of(problem: Problem, wrap: Wrap) -> list[nn.Module]:
+    """Modules to shard one by one before the root; none of them is empty."""
+    if wrap == "root":
+        return []
+    units = problem.shard_units(problem.model)
+    return [unit for unit in units if any(True for _ in unit.parameters())]
+
+
+def own_bytes(parts: Iterable[Iterable[nn.Module]], sizes: Mapping[Tensor, int]) -> list[int]:
+    """Bytes of each part's own parameters, those of parts before it left out; no empty ones.
+
+    Args:
+        parts: modules that are communicated together, inner ones first.
+        sizes: bytes of each whole parameter.
+    """
+    taken: set[Tensor] = set()
+    found: list[int] = []
+    for modules in parts:
+        own = {parameter for module in modules for parameter in module.parameters()} - taken
+        taken |= own
+        found.append(sum(sizes[parameter] for parameter in own))
+    return [size for size in found if size > 0]
+
+
+def whole_bytes(model: nn.Module) -> dict[Tensor, int]:
+    """Bytes of each parameter, before any is sharded."""
+    return {
+        parameter: math.prod(parameter.shape) * parameter.element_size()
+        for parameter in model.parameters()
+    }

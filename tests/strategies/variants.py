@@ -1,0 +1,54 @@
+"""Options of each strategy that are proved one by one: every setting, and pairs that meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "fsdp": [
+        {},
+        {"reshard_after_forward": False},
+        {"reshard_after_forward": True},
+        {"reshard_after_forward": 2},
+        {"mixed_precision": "bf16"},
+        {"mixed_precision": "bf16", "reduce_dtype": "fp32"},
+        {"mixed_precision": "bf16", "reshard_after_forward": False},
+        {"mixed_precision": "bf16", "shard_size": 2},
+        {"mixed_precision": "bf16", "wrap": "root"},
+        {"shard_size": 2},
+        {"shard_size": 2, "reshard_after_forward": False},
+        {"wrap": "root"},
+        {"wrap": "root", "reshard_after_forward": True},
+    ],
+    "fsdp1": [
+        {},
+        {"sharding_strategy": "shard_grad_op"},
+        {"sharding_strategy": "no_shard"},
+        {"mixed_precision": "bf16"},
+        {"mixed_precision": "bf16", "reduce_dtype": "fp32"},
+        {"mixed_precision": "bf16", "shard_size": 2},
+        {"mixed_precision": "bf16", "sharding_strategy": "no_shard"},
+        {"shard_size": 2},
+        {"shard_size": 2, "sharding_strategy": "shard_grad_op"},
+        {"wrap": "root"},
+        {"wrap": "root", "sharding_strategy": "shard_grad_op"},
+    ],
+    "zero": [
+        {},
+        {"parameters_as_bucket_view": True},
+    ],
+}
+
+
+def world_size_for(options: Mapping[str, Any]) -> int:
+    """The least number of devices that options can run on: groups of several need several."""
+    resharded = options.get("reshard_after_forward")
+    is_size = isinstance(resharded, int) and not isinstance(resharded, bool)
+    return 4 if is_size or options.get("shard_size") is not None else 2
+
+
+def precision_for(options: Mapping[str, Any]) -> str:
+    """The precision that options ask for by themselves."""
+    narrow = options.get("mixed_precision")
+    return "fp32" if narrow is None else f"{narrow}-amp"
