@@ -91,6 +91,12 @@ def limits(session: nox.Session) -> None:
     run_python(session, "-m", "tests.limits", *session.posargs)
 
 
+@nox.session(name="compile", venv_backend="none", requires=["env"])
+def compile_(session: nox.Session) -> None:
+    """Prove compiled models of all kinds, with torch's own compiler. Half an hour."""
+    run_python(session, "-m", "pytest", "tests/strategies/compiled.py", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def statistics(session: nox.Session) -> None:
     """Simulate reports: how often intervals hold the truth and verdicts are right. Minutes."""

@@ -414,9 +414,11 @@ is made from the tests' own list by `python -m tests.faults`.
   traceback.
 - **Exit code** is the run's, if nothing else happens in it.
 - A launch that must be ended ends within its limit and 5 s. `timeout_s` is the limit of a launch;
-  `limits` has those of its phases: `start_s`, `set_up_s`, `warm_up_s`, `window_s` and
+  `limits` has those of its phases: `start_s`, `set_up_s`, `compile_s`, `warm_up_s`, `window_s` and
   `window_factor` (a window may take the factor times what warm-up promised, and `window_s` more),
-  `pass_s` for each other phase. Both are settings of a suite like `window`.
+  `pass_s` for each other phase. Both are settings of a suite like `window`. Where a model is
+  compiled, the launch and each phase in which that may happen get `compile_s` on top: ranks compile
+  at different speed, and wait for each other meanwhile.
 - After each launch no process, port, shared memory or temporary file of it is left.
 """
 

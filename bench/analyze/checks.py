@@ -26,6 +26,8 @@ UNFIT = {
     "ranks_share_cores": "ranks share cores",
     "no_warmup": "measured without warm-up",
     "profiler_on": "measured while something observed the program",
+    "not_compiled": "nothing was compiled",
+    "recompiled": "something was compiled within the window",
 }
 """Flags of rows that are compared with nothing, and why."""
 
@@ -86,6 +88,15 @@ FLAGS = {
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",
+    "not_compiled": "torch.compile has compiled nothing of this model, which ran as it is",
+    "partly_compiled": "a function needed more compiled versions than torch allows, and ran in part"
+    " as it is; another compile_scope may need fewer",
+    "recompiled": "something was compiled within the window: the figure is too low",
+    "nothing_autotuned": "max-autotune found no operation that it has a choice for: the code is"
+    " that of compile: default",
+    "captured": "CUDA graphs keep their memory in a pool of their own: what is allocated in it is"
+    " not known, what is reserved is",
+    "no_cuda_graphs": "some graphs were not captured as CUDA graphs",
     "unequal_environments": "launches of this case ran in different environments",
 }
 

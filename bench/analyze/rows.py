@@ -22,6 +22,7 @@ from bench.plan.case import Case
 from bench.records.record import (
     BROKEN_FLAGS,
     Communication,
+    Compilation,
     MaxBatch,
     Parity,
     Phases,
@@ -97,6 +98,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Median over the launches."""
     communication: Communication | None = None
     sync_cost: Estimate | None = None
+    compilation: Compilation | None = None
+    """Of the first timing launch that succeeded, which found nothing that was compiled already,
+    unless a proof has."""
+    compile_s: list[float] = []
+    """Of each timing launch, on the process that took longest."""
     parity: Parity | None = None
     parity_note: str | None = None
     max_batch: MaxBatch | None = None
@@ -212,6 +218,8 @@ def row_of(
         communication=next((one.communication for one in latest if one.communication), None),
         peaks=_peaks(latest),
         held_bytes=list(_held(latest)),
+        compilation=next((one.compilation for one in good if one.compilation), None),
+        compile_s=[max(one.compilation.compile_s) for one in good if one.compilation],
         launches=list(launches),
         figures=list(figures),
     )

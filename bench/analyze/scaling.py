@@ -28,7 +28,14 @@ BUCKET_OPTION = "bucket_cap_mb"
 OWN_FIELDS = ("strategy", "options", "backend", "accumulation_steps", "accumulation_sync")
 """What "the same strategy on one device" must share beyond what all baselines do."""
 
-UNFIT_BASELINE = {"ranks_share_cores", "no_warmup", "profiler_on", "unequal_environments"}
+UNFIT_BASELINE = {
+    "ranks_share_cores",
+    "no_warmup",
+    "profiler_on",
+    "unequal_environments",
+    "not_compiled",
+    "recompiled",
+}
 """Flags of rows that nothing is compared with."""
 
 
@@ -211,15 +218,24 @@ def _workload(case: Case) -> object:
     return case.workload, case.preset, str(sorted(case.workload_options.items(), key=str))
 
 
+def _scope(case: Case, other: Case) -> str | None:
+    """What is compiled of a case, next to another: without a wrapper, its in and out are one."""
+    if "none" in {case.compile, other.compile}:
+        return None
+    without_wrapper = BASELINE in {case.strategy, other.strategy}
+    return "outside" if without_wrapper and case.compile_scope == "inside" else case.compile_scope
+
+
 def _differences(row: Row, other: Row) -> list[str]:
     """Names of what makes two rows of one workload unlike beyond strategy and device count."""
     scaling = row.case.scaling
     fields = ["device", "precision", "compile", "optimizer", "scaling", "cores_per_device"]
     fields += ["data", "seed", "activation_checkpointing", "optimizer_kernels", "env"]
-    fields += ["compile_scope"] if row.case.compile != "none" else []
     fields += ["global_batch"] if scaling == "strong" else ["per_device_batch"]
     fields += ["accumulation_steps"] if scaling == "weak" else []
     names = [name for name in fields if getattr(row.case, name) != getattr(other.case, name)]
+    if _scope(row.case, other.case) != _scope(other.case, row.case):
+        names.append("compile_scope")
     measured = row.environment is not None and other.environment is not None
     if measured and row.environment != other.environment:
         names.append("environment")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.doctor.facts import Facts, Software
 from bench.doctor.finding import Check, Verdict, bad, ok, unknown, warning
+from bench.measure.compiler import problem_of
 
 INSTALL = "https://pytorch.org/get-started/locally"
 NOT_ASKED = "torch was not asked"
@@ -107,15 +108,8 @@ def compiler(facts: Facts) -> Verdict:
     if one is None:
         return unknown("no compiler was looked for")
     asked = f"{one.asked_by}={one.command}" if one.asked_by else one.command
-    if one.command is None:
-        return warning("no g++ or clang++", "apt install g++, or name a compiler in CXX")
-    if one.failure is not None:
-        return warning(f"{asked} fails on an empty program: {one.failure}", "name another in CXX")
-    if one.asked_by is None and "clang" in one.command:
-        return warning(f"{asked}, but torch looks for g++", f"export CXX={one.command}")
-    if not one.has_python_headers:
-        return warning(f"{asked}, but no Python.h", "apt install python3-dev")
-    return ok(f"{asked} compiles")
+    problem = problem_of(one)
+    return warning(*problem) if problem is not None else ok(f"{asked} compiles")
 
 
 CHECKS = (

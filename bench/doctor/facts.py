@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bench.measure.compiler import Compiler
 from bench.measure.health import DeviceHealth
 from bench.plan.case import Machine
 
@@ -115,17 +116,6 @@ class Leftovers(msgspec.Struct, frozen=True, kw_only=True):
     """Processes whose run is gone."""
     running: tuple[Program, ...] = ()
     """Other runs of ours that are going on."""
-
-
-class Compiler(msgspec.Struct, frozen=True, kw_only=True):
-    """The one that ``torch.compile`` would call."""
-
-    command: str | None = None
-    asked_by: str | None = None
-    """Variable that names it."""
-    failure: str | None = None
-    """What it said of an empty program; None where it compiled it."""
-    has_python_headers: bool = True
 
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):

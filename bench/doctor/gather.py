@@ -18,11 +18,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from bench.doctor.compiler import try_compiler
 from bench.doctor.facts import Cores, Devices, Facts, Limits, Load, Memory, Place, Program
 from bench.doctor.leftovers import find_leftovers
 from bench.doctor.network import look_at_network
 from bench.doctor.software import ask_torch
+from bench.measure.compiler import try_compiler
 from bench.measure.counters import CoresUse, Counters
 from bench.measure.health import driver_cuda, has_package, look_at_devices
 from bench.measure.host import describe_host, memory_limit, numa_node

@@ -13,12 +13,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from bench.errors import BenchError
+from bench.measure.compiler import cannot_compile, try_compiler
 from bench.plan.case import DeviceInfo, Machine
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -50,6 +52,7 @@ def probe() -> Machine:
     import torch  # noqa: PLC0415 - the parent imports this module without paying for torch
     from torch import distributed  # noqa: PLC0415
 
+    compiler = ThreadPoolExecutor(1).submit(try_compiler)  # which waits for a process of its own
     if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else the order is part of what the user meant
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -71,6 +74,7 @@ def probe() -> Machine:
         devices=tuple(_device(index) for index in range(count)),
         backends=tuple(name for name, there in built_in.items() if there),
         default_backends={name: distributed.get_default_backend_for_device(name) for name in kinds},
+        cannot_compile=cannot_compile(compiler.result(), kind),
         memory_bytes=psutil.virtual_memory().total,
     )
 

@@ -95,7 +95,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_kernels: OptimizerKernels = "auto"
     """How the optimizer updates: tensor by tensor, several at once, all in one; auto is torch's."""
     compile_scope: CompileScope = "outside"
-    """What is compiled: the wrapper, the model within it, or each shard unit of the model."""
+    """What is compiled: the wrapper, the model within it, or each shard unit of the model. Outside,
+    too, where nothing is compiled, or nothing wraps the model."""
     accumulation_sync: AccumulationSync = "last"
     """After which micro-steps gradients are synchronised."""
     env: dict[str, str] = {}
@@ -128,6 +129,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Until every process has joined its group."""
     set_up_s: PositiveFloat = 600.0
     """Building model, wrapper, optimizer and batches."""
+    compile_s: PositiveFloat = 1800.0
+    """Steps until no process compiles any more, which each does at its own pace; also what any
+    later phase but the window, and the whole launch, may take longer where it may compile."""
     warm_up_s: PositiveFloat = 600.0
     window_factor: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 10.0
     window_s: PositiveFloat = 60.0
@@ -148,7 +152,8 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Optimizer steps before the window; see ``bench.run.loop.warmup_rule`` for auto."""
     window: Window = Window()
     timeout_s: PositiveFloat = 900.0
-    """A launch that takes longer is ended and recorded as a timeout."""
+    """A launch that takes longer is ended and recorded as a timeout; one that compiles may take
+    ``limits.compile_s`` more."""
     limits: Limits = Limits()
     """Likewise for each phase of it."""
     find_max_batch: bool = False
@@ -195,6 +200,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Collective backends that the installed torch was built with."""
     default_backends: dict[str, str] = msgspec.field(default_factory=lambda: {"cpu": "gloo"})
     """torch's own choice of backend per device type."""
+    cannot_compile: dict[str, str] = {}
+    """Per device type, why ``torch.compile`` cannot work there, with the remedy."""
     memory_bytes: int = 0
 
     def device_type(self, asked: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.errors import plural
-from bench.plan.case import Case, Machine
+from bench.plan.case import Case, Compile, CompileScope, Machine
 from bench.strategies.base import Strategy
 from workloads.base import Facts
 
@@ -63,6 +63,13 @@ def backend_of(strategy: Strategy, asked: str, device: str, machine: Machine) ->
     return known.get(device, "gloo")
 
 
+def scope_of(strategy: Strategy, mode: Compile, asked: CompileScope) -> CompileScope:
+    """What is compiled: equal code has one name, so that it is measured once."""
+    if mode == "none" or (asked == "inside" and not strategy.wraps):
+        return "outside"
+    return asked
+
+
 def missing(case: Case, facts: Facts, available: int, machine: Machine) -> str | None:
     """Why this machine, or anyone's, cannot run the case, whatever the strategy says of it."""
     if case.device != "cpu" and case.world_size > available:
@@ -81,18 +88,25 @@ def missing(case: Case, facts: Facts, available: int, machine: Machine) -> str |
         case.device == machine.accelerator and all(one.has_tf32 for one in machine.devices)
     ):
         return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
-    if (setting := _not_built(case)) is not None:
-        return f"{setting} is not part of this version"
     if facts.has_sparse_gradients and case.optimizer == "adamw":
         return "AdamW cannot take sparse gradients; use sgd, or dense ones"
     if facts.has_batch_norm and case.per_device_batch < 2:
         return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
-    return None
+    return _uncompilable(case, facts, machine)
 
 
-def _not_built(case: Case) -> str | None:
-    """A setting that no strategy has yet."""
-    asked = {
-        "torch.compile": case.compile != "none",
-    }
-    return next((setting for setting, is_asked in asked.items() if is_asked), None)
+def _uncompilable(case: Case, facts: Facts, machine: Machine) -> str | None:
+    """Why nothing can be compiled as the case asks, whatever its strategy is."""
+    if case.compile == "none":
+        return None
+    if case.compile == "reduce-overhead" and case.device == "cpu":
+        return (
+            "reduce-overhead is made of CUDA graphs, which a CPU has not: the code would be that"
+            " of compile: default, which can be asked for"
+        )
+    if case.compile_scope == "blocks" and not facts.has_shard_units:
+        return (
+            "compile_scope: blocks has nothing to compile, since the workload names no shard units;"
+            " use outside, or let shard_units give the model's blocks"
+        )
+    return machine.cannot_compile.get(case.device)

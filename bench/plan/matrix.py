@@ -17,7 +17,7 @@ import msgspec
 from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line
 from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
 from bench.plan.filter import Known, matching
-from bench.plan.fit import backend_of, flags_of, missing
+from bench.plan.fit import backend_of, flags_of, missing, scope_of
 from bench.plan.registry import (
     all_strategies,
     all_workloads,
@@ -297,7 +297,7 @@ class _BlockPlanner:
                 seed=settings.seed,
                 activation_checkpointing=settings.activation_checkpointing,
                 optimizer_kernels=settings.optimizer_kernels,
-                compile_scope=settings.compile_scope,
+                compile_scope=scope_of(way.strategy, settings.compile, settings.compile_scope),
                 accumulation_sync=settings.accumulation_sync,
                 env=settings.env,
             )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from bench.plan.case import Case, Pass
+from bench.plan.case import Case, Compile, CompileScope, Pass
 
 SCHEMA = 1
 
@@ -175,6 +175,48 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     standalone_s: Seconds | None = None
 
 
+class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``torch.compile`` made of the model, of all that a pass has trained."""
+
+    mode: Compile
+    scope: CompileScope
+    graphs: Whole
+    """That torch found in the model, recompiled ones included, on the process with the fewest:
+    without any, nothing was compiled."""
+    parts: Whole
+    """That were compiled one by one: a graph within DDP is cut where its buckets end."""
+    operations: Whole
+    """Calls in all graphs together."""
+    uncompiled: Whole
+    """Functions that torch tried to compile and runs as they are, those of a wrapper among them; at
+    most on any process."""
+    over_limit: Whole = 0
+    """Functions that have as many compiled versions as torch allows, so that further ones run as
+    they are; likewise."""
+    breaks: Whole
+    """Places at which a graph had to end before its function did, likewise."""
+    reasons: dict[str, Whole] | None = None
+    """Of breaks and of functions left as they are, with their number; the most frequent."""
+    recompiles: Whole
+    """Versions of functions beyond the first, before the window; blocks of several shapes have
+    several."""
+    recompiles_in_window: Whole
+    """Times that something was compiled within the window: there should be none."""
+    compile_s: list[Seconds]
+    """Spent on it before the window, per process."""
+    cache_hits: Whole
+    """Graphs, forward and backward each, that an earlier launch of the run had compiled already;
+    all processes together."""
+    cache_misses: Whole
+    """Graphs that it had not."""
+    cudagraph_skips: Whole
+    """Graphs that were to be captured as CUDA graphs and were not, at most on any process."""
+    autotuned: Whole
+    """Operations whose kernel was chosen by timing several, at least on any process."""
+    ddp_mode: str | None = None
+    """What torch does about DDP's buckets in a compiled model; null without DDP."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where one process ran."""
 
@@ -301,6 +343,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     communication: Communication | None = None
     parity: Parity | None = None
     max_batch: MaxBatch | None = None
+    compilation: Compilation | None = None
+    """Of any pass; null where nothing was to be compiled."""
     placement: list[Placement] | None = None
     """Per process."""
     conditions: Conditions | None = None

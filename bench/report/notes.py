@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Literal
 
 from bench.analyze.checks import FLAGS
@@ -28,6 +28,10 @@ NAMED = (
     "env",
 )
 """Fields that are named beside their values."""
+SHORT_NAMES = {"compile_scope": "scope"}
+"""What such fields are called there, where it is not their own name."""
+FROM_CACHE = 0.5
+"""Share of the longest time of compiling below which a launch has found what it needed."""
 IN_PERCENT = 0.2
 """Noise floor above which it is given as a factor: there, more and less are not the same share."""
 HOPELESS = 0.5
@@ -79,11 +83,32 @@ def notes_of(row: Row, table: Which) -> list[str]:
     if row.samples_per_s is not None and row.speedup.reason is not None:
         notes.append(f"no speedup: {row.speedup.reason}")
     notes += _gain(row)
+    notes += _compiled(row)
     if row.twin is not None:
         notes += [f"second measurement, {problem}" for problem in row.twin.problems]
     if row.parity_note is not None:
         notes.append(f"parity {parity_of(row)}: {row.parity_note}")
     return list(dict.fromkeys(notes))
+
+
+def _compiled(row: Row) -> list[str]:
+    """What torch.compile took, and what it made of the model."""
+    one = row.compilation
+    if one is None or one.graphs == 0:
+        return []
+    longest, shortest = max(row.compile_s), min(row.compile_s)
+    took = f"compiled in {longest:.1f} s a launch, not part of the figure"
+    if shortest < FROM_CACHE * longest:
+        took = (
+            f"compiled in {longest:.1f} s, not part of the figure, and in {shortest:.1f} s with"
+            " what an earlier launch had compiled"
+        )
+    cut = f", cut into {one.parts} at DDP's buckets" if one.parts > one.graphs else ""
+    what = f"{plural(one.graphs, 'graph')} of {plural(one.operations, 'call')}{cut}"
+    breaks = plural(one.breaks, "graph break") if one.breaks else "no graph break"
+    left = f", {plural(one.uncompiled, 'function')} left uncompiled" if one.uncompiled else ""
+    why = f" (most often: {next(iter(one.reasons))})" if one.reasons else ""
+    return [f"{took}: {what}, {breaks}{left}{why}"]
 
 
 def _gain(row: Row) -> list[str]:
@@ -156,13 +181,17 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
         if len({str(getattr(case, name)) for case in cases} - {"None"}) > 1
     ]
 
+    not_compiled = {row.case.id for row in rows if "not_compiled" in row.flags}
+
     def name(case: Case) -> str:
-        values = [(name, getattr(case, name)) for name in varying]
+        values = [(name, _named_value(case, name, not_compiled)) for name in varying]
         return ", ".join(
             [
                 case.label,
                 *(
-                    str(value) if name in NAMED_BY_VALUE else f"{name} {value}"
+                    str(value)
+                    if name in NAMED_BY_VALUE
+                    else f"{SHORT_NAMES.get(name, name)} {value}"
                     for name, value in values
                     if value is not None
                 ),
@@ -170,3 +199,12 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
         )
 
     return name
+
+
+def _named_value(case: Case, name: str, not_compiled: Set[str]) -> object:
+    """A field of a case; None where it means nothing."""
+    if name == "compile_scope" and case.compile == "none":
+        return None
+    if name == "compile" and case.id in not_compiled:
+        return f"{case.compile} asked for and not done"
+    return getattr(case, name)

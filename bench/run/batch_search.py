@@ -90,6 +90,8 @@ def obstacle(case: Case, effort: Effort, memory_bytes: int) -> str | None:
         return "strong scaling fixes the global batch; search with scaling: weak"
     if case.device != "cpu":
         return None
+    if case.compile != "none":
+        return "the limit would bound what compiles the model, too; search with compile: none"
     if sys.platform != "linux":
         return "only Linux can limit the memory of a process as this needs it"
     if limit_gib is None:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from bench.measure.allocations import Allocations
+from bench.measure.compilation import Compiled
 from bench.measure.counters import CoresUse
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
@@ -112,6 +113,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What observed or slowed the process on purpose while it timed its steps."""
     conditions: Conditions | None = None
     """Of the whole launch, as the parent saw it: with the first rank's outcome."""
+    compiled: Compiled | None = None
+    """None where nothing was to be compiled."""
     parity: Parity | None = None
     """This rank's own view: every rank compares the gradients that it holds."""
     step: int | None = None

@@ -32,7 +32,7 @@ from bench.run import logs, server, signals, stacks, worker
 from bench.run.ends import SERVER_DIED, Ends, explained
 from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.loopback import loopback_variables
-from bench.run.phases import START, read_note
+from bench.run.phases import START, launch_limit_s, read_note
 from bench.run.rank import outcome_file
 from bench.run.retries import launch_with_retries
 from bench.run.signals import GIVE_UP, GaveUpError
@@ -172,7 +172,7 @@ class Launcher:
         )
         file = folder / "assignment.json"
         file.write_bytes(msgspec.json.encode(assignment))
-        watch = Watch(processes, effort, folder)
+        watch = Watch(processes, effort.limits, launch_limit_s(case, effort), folder)
         sampler = self._sampler(assignment, watch) if job == "timing" else None
         try:
             with server.spawning(case.env):
@@ -205,6 +205,11 @@ class Launcher:
         # NCCL's flight recorder writes a pickle when a collective fails: here, not in ~/.cache.
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
             environment[name] = str(folder / "flight-recorder-")
+        if case.compile != "none":
+            # What one launch compiles the next ones find; and nothing stays behind. The headers
+            # that torch compiles beforehand go to the temporary folder, whatever it is told.
+            environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "compiled")
+            environment["TMPDIR"] = str(self.scratch)
         return environment | (loopback_variables() if case.nodes == 1 else {})
 
 

@@ -26,6 +26,11 @@ PILOT_STEPS = 4
 """Last steps of warm-up, from whose spread the length of the window is decided."""
 OVERTIME = 2.0
 """Times ``max_s`` after which a window ends that takes longer than it was decided to."""
+QUIET_STEPS = 4
+"""Steps in which nothing was compiled, for compiling to be over: a CUDA graph is warmed up in the
+first of them, captured in the second, and replayed from the third on. No less than a pilot."""
+COMPILING_STEPS = 64
+"""Most steps that compiling may take: beyond them it goes on in the window, and is seen there."""
 MARKS_PER_MICRO_STEP = 3
 """Data, forward, backward; the optimizer's comes once a step."""
 SYNC_PAIRS = 6
@@ -49,9 +54,34 @@ class Engine:
     """Whether every micro-step synchronises, and not the last one of an optimizer step alone."""
     sample_memory: Callable[[], None] = field(default=lambda: None)
     """Called between blocks."""
+    compilations: Callable[[], int] | None = None
+    """How often this process has compiled something; None where nothing is to be compiled."""
     after_block: Callable[[int, Tensor], None] = field(default=lambda _, __: None)
     """Called after each block with the number of its steps, and the loss of the last micro-step,
     which stays where it is: on the device, and perhaps not computed yet."""
+
+
+@dataclass(kw_only=True)
+class _Steps:
+    """Steps before the window, each timed alone."""
+
+    engine: Engine
+    own_s: list[float] = field(default_factory=list)
+    slowest_s: list[float] = field(default_factory=list)
+    quiet: int = 0
+    """Last steps in which no rank has compiled anything."""
+
+    def run(self) -> None:
+        before = self._compilations()
+        self.own_s.append(run_block(self.engine, 1).elapsed_s)
+        # Decided on the slowest rank's time, so that all ranks run the same number of steps.
+        self.slowest_s.append(self.engine.slowest(self.own_s[-1]))
+        if self.engine.compilations is not None:
+            compiled = self.engine.slowest(float(self._compilations() - before))
+            self.quiet = 0 if compiled else self.quiet + 1
+
+    def _compilations(self) -> int:
+        return 0 if self.engine.compilations is None else self.engine.compilations()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,20 +158,44 @@ def warmup_rule(effort: Effort, device_type: str) -> tuple[int, float]:
     return (6, 0.5) if device_type == "cpu" else (12, 2.0)
 
 
-def warm_up(engine: Engine, rule: tuple[int, float]) -> WarmUp:
-    """Run until both parts of the rule are met on the slowest rank; each step timed alone."""
-    min_steps, min_s = rule
-    own_s: list[float] = []
-    slowest_s: list[float] = []
+def compile_steps(engine: Engine) -> list[float]:
+    """Run until no rank compiles any more; seconds of each step on this process.
+
+    Nothing where nothing is to be compiled.
+    """
+    if engine.compilations is None:
+        return []
+    steps = _Steps(engine=engine)
     engine.slowest(0.0)
-    while len(own_s) < min_steps or sum(slowest_s[1:]) < min_s:
-        own_s.append(run_block(engine, 1).elapsed_s)
-        # Decided on the slowest rank's time, so that all ranks run the same number of steps.
-        slowest_s.append(engine.slowest(own_s[-1]))
+    while steps.quiet < QUIET_STEPS and len(steps.own_s) < COMPILING_STEPS:
+        steps.run()
+    return steps.own_s
+
+
+def warm_up(engine: Engine, rule: tuple[int, float], compiled_s: Sequence[float] = ()) -> WarmUp:
+    """Run until both parts of the rule are met on the slowest rank; each step timed alone.
+
+    Args:
+        engine: what to run.
+        rule: least steps, least seconds.
+        compiled_s: steps before them, in which something was compiled. A rank that compiles again
+            makes all go on until none does.
+    """
+    min_steps, min_s = rule
+    steps = _Steps(engine=engine, quiet=QUIET_STEPS)
+    is_compiled = engine.compilations is not None
+    engine.slowest(0.0)
+    while (
+        len(steps.own_s) < min_steps
+        or sum(steps.slowest_s[0 if compiled_s else 1 :]) < min_s
+        or (is_compiled and steps.quiet < QUIET_STEPS and len(steps.own_s) < COMPILING_STEPS)
+    ):
+        steps.run()
+    own_s = [*compiled_s, *steps.own_s]
     return WarmUp(
         first_step_s=own_s[0] if own_s else None,
         step_s=own_s[1:],
-        pilot_s=slowest_s[1:][-PILOT_STEPS:],
+        pilot_s=steps.slowest_s[0 if compiled_s else 1 :][-PILOT_STEPS:],
     )
 
 

@@ -23,6 +23,7 @@ from bench.records.record import (
     Throughput,
     Timing,
 )
+from bench.run.compiled import captures, compilation_of, flags_of_compilation
 from bench.run.culprit import fault_of, find_culprit, reason_of, teardown_exits
 from bench.run.handover import Assignment, Failure, Measured, RankOutcome
 
@@ -69,6 +70,7 @@ def to_record(
         conditions=next((one.conditions for one in outcomes if one.conditions is not None), None),
         observers=_observers(outcomes) or None,
         retries=list(assignment.retries) or None,
+        compilation=compilation_of(assignment.case, outcomes),
     )
     if culprit is not None:
         assert culprit.failure is not None
@@ -80,6 +82,8 @@ def to_record(
             log_tail=_log_tails(outcomes),
             memory=_reached(culprit.failure, outcomes),
         )
+    compiled = flags_of_compilation(assignment.case, record.compilation)
+    record = msgspec.structs.replace(record, flags=[*record.flags, *compiled])
     if exits := teardown_exits(outcomes):
         record = msgspec.structs.replace(record, teardown_exit=exits, log_tail=_log_tails(outcomes))
     if assignment.job == "timing":
@@ -127,6 +131,8 @@ def _with_timing(
     slowest = max(found, key=lambda one: one.window_s)
     joined = [outcome.joined_s for outcome in outcomes if outcome.joined_s is not None]
     peaks = [peak for outcome in outcomes for peak in outcome.memory]
+    if captures(assignment.case):  # what lives within captured graphs is not counted as allocated
+        peaks = [msgspec.structs.replace(peak, allocated=None) for peak in peaks]
     unit, units_per_sample = units
     samples = assignment.case.global_batch * len(slowest.step_s)
     return msgspec.structs.replace(

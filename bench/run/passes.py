@@ -6,12 +6,14 @@ import gc
 import itertools
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from torch.profiler import profile, record_function
 
 from bench.measure import parity
 from bench.measure.allocations import read_allocations
+from bench.measure.compilation import CompileWatch, end_compiler
 from bench.measure.counters import Counters
 from bench.measure.memory import minor_faults
 from bench.measure.observers import observers
@@ -22,6 +24,7 @@ from bench.run.loop import (
     Engine,
     Length,
     WarmUp,
+    compile_steps,
     decide_length,
     expected_pairs_s,
     expected_s,
@@ -31,9 +34,9 @@ from bench.run.loop import (
     warm_up,
     warmup_rule,
 )
+from bench.run.phases import COMPILE
 from bench.run.rank import Rank
 from bench.strategies.base import Session
-from bench.strategies.prepare import prepare
 
 PROFILED_S = 1.0
 """Wanted length of the profiled steps."""
@@ -53,6 +56,8 @@ def measure_time(rank: Rank) -> Session:
     engine, warm, length = _warm_engine(rank)
     gc.collect()
     rank.device.reset_peaks()
+    if rank.compilation is not None:
+        rank.compilation.begin_window()
     rank.note(phase="window", expected_s=expected_s(length, warm.pilot_s))
     observing = observers()
     counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
@@ -86,6 +91,7 @@ def measure_time(rank: Rank) -> Session:
         phase="check",
         loss_is_finite=rank.loss_is_finite(),
     )
+    rank.note_compiled()
     parameters = (tensor for _, tensor in engine.session.full_parameters())
     rank.note(parameter_digest=parity.digest(parameters))
     return engine.session
@@ -101,6 +107,9 @@ def measure_communication(rank: Rank) -> Session:
         bucket_bytes=engine.session.bucket_bytes(),
     )
     if rank.strategy.can_skip_sync:
+        if rank.compilation is not None:  # a wrapper's forward may be another one without it
+            run_block(engine, 1, sync=False)
+            engine.slowest(0.0)
         rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
     rank.note(phase="profile")
     profiler = rank.device.profiler(shapes=True)
@@ -118,6 +127,7 @@ def measure_communication(rank: Rank) -> Session:
     if not trace.spans and rank.case.backend == "nccl" and rank.processes > 1:
         raise RuntimeError("the profile of a step over NCCL holds no communication")
     rank.note(trace=trace)
+    rank.note_compiled()
     return engine.session
 
 
@@ -126,12 +136,14 @@ def measure_memory(rank: Rank) -> Session:
     profiler = rank.device.profiler(memory=True)
     with profiler:
         engine = _set_up(rank, one_thread=True)
+        _compile(rank, engine)
         rank.note(phase="memory")
         # The first step makes the optimizer's state; DDP rebuilds its buckets before the second.
         run_block(engine, 2)
         _profiled_steps(rank, engine, 1)
     found = read_allocations(_exported(rank, profiler), rank.driven)
     rank.note(allocations=found, held=engine.session.held_bytes())
+    rank.note_compiled()
     return engine.session
 
 
@@ -151,6 +163,10 @@ def try_batch(rank: Rank) -> Session:
     rank.device.limit_memory(None)
     rank.note(memory=rank.device.peaks())
     return engine.session
+
+
+def _count_of(watch: CompileWatch | None) -> Callable[[], int] | None:
+    return None if watch is None else lambda: watch.count
 
 
 def _profiled_count(warm: WarmUp) -> int:
@@ -181,9 +197,20 @@ def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
     """A warmed-up engine, how it warmed up, and how long its window will be."""
     effort = rank.assignment.effort
     engine = _set_up(rank, one_thread=False)
+    compiled_s = _compile(rank, engine)
     rank.note(phase="warm-up")
-    warm = warm_up(engine, warmup_rule(effort, rank.case.device))
+    warm = warm_up(engine, warmup_rule(effort, rank.case.device), compiled_s)
     return engine, warm, decide_length(warm.pilot_s, effort.window)
+
+
+def _compile(rank: Rank, engine: Engine) -> list[float]:
+    """Run steps until all is compiled; returns their seconds."""
+    if rank.compilation is None:
+        return []
+    rank.note(phase=COMPILE)
+    compiled_s = compile_steps(engine)
+    end_compiler()
+    return compiled_s
 
 
 def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
@@ -192,7 +219,7 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
     rank.device.reset_peaks()
     begin = time.perf_counter()
     problem = rank.problem()
-    session = prepare(rank.strategy, problem, rank.context(one_thread=one_thread))
+    session = rank.session(problem, one_thread=one_thread)
     batches = rank.batches(problem)
     first = list(itertools.islice(batches, DIGESTED_BATCHES))
     clock = rank.device.clock()
@@ -208,5 +235,6 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
         accumulation_steps=rank.case.accumulation_steps,
         syncs_every=rank.case.accumulation_sync == "every",
         sample_memory=rank.device.sample_memory,
+        compilations=_count_of(rank.compilation),
         after_block=rank.after_block,
     )

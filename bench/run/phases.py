@@ -11,15 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from bench.plan.case import Limits
+from bench.plan.case import Case, Effort, Limits
 
-START, DONE = "start", "done"
+START, COMPILE, DONE = "start", "compile", "done"
 NOTE_BYTES = 256
 """Length of a note, padded, so that a shorter one leaves nothing of the one before."""
 LEAVE_S = 60.0
 """For a rank to take its group apart and end, once its outcome is handed over."""
 SHARES_OF_WINDOW = frozenset({"window", "communication"})
 """Phases whose length is known beforehand."""
+NOTHING_COMPILED = frozenset({START, "set-up", COMPILE, "window", "check", DONE})
+"""Phases in which nothing is compiled, or nothing else: others may take as much longer."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic time at which it entered the phase."""
     expected_s: float | None = None
     """How long it expects to stay, where it knows."""
+    compiles: bool = False
+    """Whether it may compile a model meanwhile, beside what else the phase is for."""
     step: int | None = None
     """Optimizer steps that it has completed since it was set up, up to the last block."""
 
@@ -64,12 +68,19 @@ def limit_s(limits: Limits, note: Note) -> float:
     >>> limit_s(Limits(), Note(phase="window", since_s=0.0, expected_s=10.0))
     160.0
     """
+    more_s = limits.compile_s if note.compiles else 0.0
     if note.phase in SHARES_OF_WINDOW and note.expected_s is not None:
-        return limits.window_s + limits.window_factor * note.expected_s
+        return limits.window_s + limits.window_factor * note.expected_s + more_s
     named = {
         START: limits.start_s,
         "set-up": limits.set_up_s,
+        COMPILE: limits.compile_s,
         "warm-up": limits.warm_up_s,
         DONE: LEAVE_S,
     }
-    return named.get(note.phase, limits.pass_s)
+    return named.get(note.phase, limits.pass_s) + more_s
+
+
+def launch_limit_s(case: Case, effort: Effort) -> float:
+    """How long a whole launch may take."""
+    return effort.timeout_s + (effort.limits.compile_s if case.compile != "none" else 0.0)

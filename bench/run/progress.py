@@ -50,6 +50,7 @@ def _settings(case: Case) -> str:
     parts = [
         case.precision if case.precision != "fp32" else "",
         case.compile if case.compile != "none" else "",
+        case.compile_scope if case.compile_scope != "outside" else "",
         f"{case.accumulation_steps} micro-steps" if case.accumulation_steps > 1 else "",
         f"seed {case.seed}" if case.seed else "",
         "twin" if case.twin else "",

@@ -17,7 +17,6 @@ from bench.measure import parity
 from bench.records.record import Parity, Verdict
 from bench.run.rank import Rank, proof_size
 from bench.strategies.base import Session, autocast
-from bench.strategies.prepare import prepare
 from workloads.base import Batch, Problem
 
 ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
@@ -39,9 +38,12 @@ def prove(rank: Rank) -> Session:
     session.close()
     del session
     gc.collect()
+    if rank.compilation is not None:
+        rank.compilation.forget()  # that of another model than the next one
     rank.note(phase=f"parity in {rank.case.precision}")
     session, native = _prove_native(rank, reference)
     rank.note(parity=_verdict(rank, exact, native))
+    rank.note_compiled()
     return session
 
 
@@ -59,7 +61,7 @@ class _Exact:
 
 def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exact]:
     problem = rank.problem_for_proof(dtype=torch.float64)
-    session = prepare(rank.strategy, problem, rank.context(exact=True))
+    session = rank.session(problem, exact=True)
     batches = rank.batches(problem)
     losses: list[float] = []
     comparisons: list[parity.Comparison] = []
@@ -78,8 +80,7 @@ def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exa
 
 def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, parity.Comparison]:
     problem = rank.problem_for_proof()
-    context = rank.context(initial_scale=reference.scale)
-    session = prepare(rank.strategy, problem, context)
+    session = rank.session(problem, initial_scale=reference.scale)
     _accumulate(rank, session, rank.batches(problem))
     rounding = torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
     return session, parity.compare_native(session.full_gradients(), reference, rounding=rounding)

@@ -11,14 +11,17 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
 
+from bench.measure.compilation import CompileWatch, bound_compiler, own_cores
 from bench.measure.device import Device
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, RankOutcome
-from bench.run.phases import Note, Notebook
-from bench.strategies.base import Context, Strategy
+from bench.run.phases import NOTHING_COMPILED, Note, Notebook
+from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.loss_scale import INITIAL_SCALE
+from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem
 
 DTYPES = {"bf16": torch.bfloat16}
@@ -38,6 +41,8 @@ class Rank:
     outcome: RankOutcome
     notebook: Notebook | None = None
     """Where the parent can read how far this process is."""
+    compilation: CompileWatch | None = field(default=None, init=False)
+    """Of this process, where it is to compile anything."""
     _loss: Tensor | None = field(default=None, init=False)
     _since_s: float = field(default=0.0, init=False)
     _expected_s: float | None = field(default=None, init=False)
@@ -65,13 +70,33 @@ class Rank:
         """Whether the last loss is a number; None before any step. Waits for the device."""
         return None if self._loss is None else bool(torch.isfinite(self._loss).all())
 
+    def watch_compiler(self) -> None:
+        """Begin to watch what is compiled, and bound what it takes; nothing where nothing is."""
+        if self.case.compile != "none" and self.assignment.job != "reference":
+            bound_compiler(own_cores())
+            self.compilation = CompileWatch()
+
+    def note_compiled(self) -> None:
+        """Add what was compiled so far to what will be handed over."""
+        if self.compilation is not None:
+            self.note(compiled=self.compilation.read())
+
+    def session(self, problem: Problem, **told: Any) -> Session:
+        """What trains a freshly built problem; ``told`` as in ``context``."""
+        session = prepare(self.strategy, problem, self.context(**told))
+        if self.compilation is not None:
+            self.compilation.within_ddp = _is_within_ddp(session)
+        return session
+
     def _write_note(self) -> None:
         if self.notebook is not None:
+            phase = self.outcome.phase
             self.notebook.write(
                 Note(
-                    phase=self.outcome.phase,
+                    phase=phase,
                     since_s=self._since_s,
                     expected_s=self._expected_s,
+                    compiles=self.compilation is not None and phase not in NOTHING_COMPILED,
                     step=self.outcome.step,
                 )
             )
@@ -119,7 +144,7 @@ class Rank:
             accumulation_steps=self.case.accumulation_steps,
             activation_checkpointing=self.case.activation_checkpointing,
             optimizer_kernels=self.case.optimizer_kernels,
-            compile="none" if exact else self.case.compile,
+            compile=self.case.compile,
             compile_scope=self.case.compile_scope,
             accumulation_sync=self.case.accumulation_sync,
             initial_scale=initial_scale,
@@ -172,6 +197,13 @@ class Rank:
         agreed = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
         return agreed.item()
+
+
+def _is_within_ddp(session: Session) -> bool:
+    """Whether forward goes through DDP, which the compiler has a way of its own with."""
+    return isinstance(session, ModuleSession) and any(
+        isinstance(module, DistributedDataParallel) for module in session.module.modules()
+    )
 
 
 def proof_size(case: Case) -> tuple[Any, int]:

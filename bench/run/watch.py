@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
-from bench.plan.case import Effort
+from bench.plan.case import Limits
 from bench.run import logs
 from bench.run.ends import Ends, Overdue
 from bench.run.phases import START, Note, limit_s, read_note
@@ -39,11 +39,12 @@ class Watch:
 
     Args:
         expected: how many processes there will be.
-        effort: how long they may take; they write their stacks before they are killed.
+        limits: how long they may take; they write their stacks before they are killed.
+        launch_s: how long all of it may take.
         folder: of the launch.
     """
 
-    def __init__(self, expected: int, effort: Effort, folder: Path) -> None:
+    def __init__(self, expected: int, limits: Limits, launch_s: float, folder: Path) -> None:
         self.processes: list[BaseProcess] = []
         """In the order of ranks, which is the order of their start."""
         self.overdue: Overdue | None = None
@@ -53,7 +54,8 @@ class Watch:
         self._ending = False
         """Whether processes that end from now on may have been killed from here."""
         self._expected = expected
-        self._effort = effort
+        self._limits = limits
+        self._launch_s = launch_s
         self._folder = folder
         self._notes: dict[int, Note] = {}
         self._over = threading.Event()
@@ -117,7 +119,7 @@ class Watch:
 
     def _find_overdue(self, now: float) -> Overdue | None:
         """The rank that has been in its phase for too long; of several, for the longest."""
-        total_s = self._effort.timeout_s
+        total_s = self._launch_s
         if now - self._began_s >= total_s:
             return Overdue(rank=None, spent_s=now - self._began_s, limit_s=total_s)
         late: list[Overdue] = []
@@ -125,7 +127,7 @@ class Watch:
             if process in self._ended_s:
                 continue
             note = self._note(rank)
-            spent_s, limit = now - note.since_s, limit_s(self._effort.limits, note)
+            spent_s, limit = now - note.since_s, limit_s(self._limits, note)
             if spent_s >= limit:
                 late.append(Overdue(rank=rank, spent_s=spent_s, limit_s=limit))
         return max(late, key=lambda one: one.spent_s, default=None)

@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -31,7 +32,7 @@ from bench.records.store import write_atomically
 from bench.run.culprit import TRACEBACK_LINES
 from bench.run.handover import Assignment, Failure, RankOutcome
 from bench.run.passes import measure_communication, measure_memory, measure_time, try_batch
-from bench.run.phases import DONE, Notebook
+from bench.run.phases import DONE, Notebook, launch_limit_s
 from bench.run.proof import make_reference, prove
 from bench.run.rank import Rank, outcome_file
 from bench.run.server import follow_server
@@ -53,6 +54,7 @@ def main(assignment_file: str) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     assignment = msgspec.json.decode(Path(assignment_file).read_bytes(), type=Assignment)
     os.environ.update(assignment.environment)
+    tempfile.tempdir = None  # the variable for it may be among them
     number, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     rank: Rank | None = None
     try:
@@ -73,6 +75,8 @@ def main(assignment_file: str) -> None:
         rank.note(phase=DONE)
         _hand_over(assignment, rank.outcome)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must learn of it
+        if rank is not None:
+            rank.note_compiled()
         outcome = RankOutcome(rank=number) if rank is None else _with_peak(rank, error)
         with contextlib.suppress(OSError):  # where no file can be written, the log is left
             _hand_over(assignment, msgspec.structs.replace(outcome, failure=_failure(error)))
@@ -88,6 +92,7 @@ def _work(rank: Rank) -> Session | None:
     """Run the assignment's job; returns the session, which must outlive the hand-over."""
     _join(rank)
     rank.device.set_precision(rank.case.precision)
+    rank.watch_compiler()
     match rank.assignment.job:
         case "timing":
             return measure_time(rank)
@@ -120,7 +125,7 @@ def _join(rank: Rank) -> None:
     distributed.init_process_group(
         backend,
         # The parent ends a stuck launch, with stacks; the group must not do it first.
-        timeout=timedelta(seconds=2 * rank.assignment.effort.timeout_s + 60),
+        timeout=timedelta(seconds=2 * launch_limit_s(case, rank.assignment.effort) + 60),
         device_id=rank.device.group_device,
     )
     rank.slowest(0.0)

@@ -168,6 +168,9 @@ class Strategy:
     """Most devices it can use; None for no limit."""
     communicates: bool
     """Whether training steps contain collectives."""
+    wraps: bool = True
+    """Whether it lays a module of its own around the model: without one, compiling inside of it and
+    outside are the same."""
     can_skip_sync: bool = False
     """Whether ``micro_step(sync=False)`` leaves the synchronisation out."""
     reference: Callable[[Mapping[str, Any]], Reference] = micro_batches

@@ -19,25 +19,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.plan.case import Case
+from bench.plan.case import Case, Machine
 from bench.strategies.base import (
     Context,
     Mark,
     ModuleSession,
     Session,
     Strategy,
-    always,
     autocast,
     local_bytes,
     moving,
     on_device,
 )
-from workloads.base import Batch, Problem
+from workloads.base import Batch, Facts, Problem
 
 
 def flags(case: Case) -> Sequence[str]:
     """On a CPU, that it is not torch's class."""
     return ["reference_implementation"] if case.device == "cpu" else []
+
+
+def check(facts: Facts, case: Case, machine: Machine) -> str | None:
+    """It runs everywhere, but only uncompiled."""
+    del facts, machine
+    if case.compile != "none":
+        return (
+            "DataParallel makes new replicas in every step, and what was compiled for one serves"
+            " no other; use ddp, or compile: none"
+        )
+    return None
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -231,7 +241,7 @@ STRATEGIES = (
         processes="one",
         communicates=True,
         flags=flags,
-        check=always,
+        check=check,
         prepare=prepare,
     ),
 )

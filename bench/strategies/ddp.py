@@ -21,6 +21,7 @@ from bench.strategies.base import (
     Session,
     Strategy,
 )
+from bench.strategies.compiling import cannot_split
 from workloads.base import Facts, Problem
 
 NEVER = 10**9
@@ -58,6 +59,8 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
             "DDP with a static graph fails when its first micro-step does not synchronise; "
             "use accumulation_sync: every"
         )
+    if case.compile != "none" and case.options["bucket_cap_mb"] is not None:
+        return cannot_split(int(case.options["bucket_cap_mb"] * 2**20))
     return None
 
 

@@ -238,6 +238,7 @@ STRATEGIES = (
         options=FSDPOptions,
         casts=sharding.casts,
         group_sizes=group_sizes,
+        wraps=False,
         flags=flags,
         check=check,
         prepare=prepare,

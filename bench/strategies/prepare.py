@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from bench.plan.case import OptimizerKernels
 from bench.strategies.base import Context, Session, Strategy
 from bench.strategies.checkpointing import checkpoint_units
+from bench.strategies.compiling import compile_around, compile_within
 from workloads.base import KERNELS, Problem
 
 
@@ -26,7 +27,10 @@ def prepare(strategy: Strategy, problem: Problem, context: Context) -> Session:
         problem = _with_checked_kernels(problem, context.optimizer_kernels)
     if context.activation_checkpointing:
         checkpoint_units(problem.shard_units(problem.model))
-    return strategy.prepare(problem, context)
+    compile_within(problem, context)
+    session = strategy.prepare(problem, context)
+    compile_around(session, context)
+    return session
 
 
 def _with_checked_kernels(problem: Problem, kernels: OptimizerKernels) -> Problem:

@@ -23,6 +23,7 @@ STRATEGIES = (
         processes="per_device",
         max_world_size=1,
         communicates=False,
+        wraps=False,
         check=always,
         prepare=prepare,
     ),

@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.analyze.checks import UNFIT
 from bench.analyze.rows import Row
 from bench.analyze.scaling import rows_of
 from bench.plan.case import Case, identify, original_of
 from bench.records.record import (
     CollectiveCost,
     Communication,
+    Compilation,
     Memory,
     Parity,
     Record,
@@ -89,6 +91,64 @@ def test_speedup_and_efficiency_worked_by_hand() -> None:
     assert low < 0.9 < high
     assert found.step_median_s == pytest.approx(8 / 180, rel=0.01)
     assert found.peaks == {"resident": [3 * 2**30] * 2}
+
+
+COMPILED = Compilation(
+    mode="default",
+    scope="outside",
+    graphs=1,
+    parts=1,
+    operations=50,
+    uncompiled=0,
+    breaks=0,
+    recompiles=0,
+    recompiles_in_window=0,
+    compile_s=[20.0, 30.0],
+    cache_hits=0,
+    cache_misses=2,
+    cudagraph_skips=0,
+    autotuned=0,
+)
+
+
+def test_what_is_compiled_inside_is_compared_with_one_device_compiled_at_all() -> None:
+    """A model without a wrapper has no inside: it is planned once."""
+    baseline = make_case(compile="default")
+    inside, blocks = (
+        make_case(strategy="ddp", world_size=2, compile="default", compile_scope=scope)
+        for scope in ("inside", "blocks")
+    )
+    records = [one for case in (baseline, inside, blocks) for one in launches(case, 100, 100)]
+    assert row(records, inside).speedup.ratio is not None
+    assert row(records, blocks).speedup.reason == (
+        "one device without a wrapper was measured with another compile_scope"
+    )
+    plain = row([*launches(SINGLE, 100, 100), *launches(inside, 100, 100)], inside)
+    assert plain.speedup.reason == "one device without a wrapper was measured with another compile"
+
+
+@pytest.mark.parametrize("flag", ["not_compiled", "recompiled"])
+def test_what_was_not_compiled_is_compared_with_nothing(flag: str) -> None:
+    baseline = make_case(compile="default")
+    case = make_case(strategy="ddp", world_size=2, compile="default")
+    records = [*launches(baseline, 100, 100), *launches(case, 180, 180, flags=[flag])]
+    found = row(records, case)
+    assert found.speedup.ratio is None
+    assert found.speedup.reason == UNFIT[flag]
+    records = [*launches(baseline, 100, 100, flags=[flag]), *launches(case, 180, 180)]
+    assert row(records, case).speedup.reason == "one device without a wrapper has no valid figure"
+
+
+def test_a_row_says_what_compiling_took_in_each_launch() -> None:
+    case = make_case(strategy="ddp", world_size=2, compile="default")
+    cached = msgspec.structs.replace(COMPILED, compile_s=[2.0, 1.0])
+    records = [
+        timing(case, 100, 0, compilation=COMPILED),
+        timing(case, 100, 1, compilation=cached),
+    ]
+    found = row(records, case)
+    assert found.compilation == COMPILED
+    assert found.compile_s == [30.0, 2.0]
 
 
 def test_both_baselines_stand_beside_each_other() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from bench.doctor.facts import (
-    Compiler,
     Cores,
     Devices,
     Facts,
@@ -18,6 +17,7 @@ from bench.doctor.facts import (
     Place,
     Software,
 )
+from bench.measure.compiler import Compiler
 from bench.measure.health import DeviceHealth
 from tests.fakes import EIGHT_GPUS
 

@@ -8,7 +8,6 @@ import pytest
 from bench.doctor import CHECKS, what_spoils_timing
 from bench.doctor.check_system import nccl_interfaces
 from bench.doctor.facts import (
-    Compiler,
     Devices,
     Facts,
     Leftovers,
@@ -18,6 +17,7 @@ from bench.doctor.facts import (
     Software,
 )
 from bench.doctor.finding import Finding, examine, ok, together, unknown, warning
+from bench.measure.compiler import Compiler
 from tests.doctor.machines import GIB, changed, gpu_box, health, healthy
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from bench.doctor import network, software
-from bench.doctor.compiler import try_compiler
 from bench.doctor.gather import (
     gather_quickly,
     look_at_cores,
@@ -27,6 +26,7 @@ from bench.doctor.gather import (
     watch_load,
 )
 from bench.doctor.leftovers import find_leftovers
+from bench.measure.compiler import try_compiler
 from bench.measure.counters import CoresUse
 from bench.run.scratch import maker_of, scratch
 from bench.run.server import PARENT

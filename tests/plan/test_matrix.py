@@ -238,11 +238,60 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
             TWO_CORES,
             "needs 1 cuda device, found 0",
         ),
+        (
+            block("compile: reduce-overhead"),
+            TWO_CORES,
+            "reduce-overhead is made of CUDA graphs, which a CPU has not: the code would be that of"
+            " compile: default, which can be asked for",
+        ),
+        (
+            block("compile: default", strategy="dp"),
+            EIGHT_GPUS,
+            "DataParallel makes new replicas in every step, and what was compiled for one serves no"
+            " other; use ddp, or compile: none",
+        ),
+        (
+            block("compile: default"),
+            msgspec.structs.replace(TWO_CORES, cannot_compile={"cpu": "no compiler; install g++"}),
+            "no compiler; install g++",
+        ),
+        (
+            block("compile: default, compile_scope: blocks", workload="tests.compilers:PERCEPTRON"),
+            TWO_CORES,
+            "compile_scope: blocks has nothing to compile, since the workload names no shard units;"
+            " use outside, or let shard_units give the model's blocks",
+        ),
+        (
+            block("compile: default", strategy="ddp: {bucket_cap_mb: 0.5}"),
+            TWO_CORES,
+            "torch cuts a compiled model where DDP's buckets end, and refuses buckets smaller than"
+            " the first of its own default, 1 MiB; use a bucket_cap_mb of 1 or more",
+        ),
     ],
 )
 def test_what_the_machine_lacks_is_a_skip(text: str, machine: Machine, reason: str) -> None:
     (one,) = plan(text, machine)
     assert one.skip_reason == reason
+
+
+def test_what_can_be_compiled_is() -> None:
+    modes = "compile: [default, max-autotune], compile_scope: [outside, inside, blocks]"
+    for strategy in ("ddp", "ddp: {bucket_cap_mb: 1}"):
+        assert [one.skip_reason for one in plan(block(modes, strategy=strategy))] == [None] * 6
+    (one,) = plan(block("compile: reduce-overhead", strategy="ddp"), EIGHT_GPUS)
+    assert one.skip_reason is None
+
+
+def test_equal_code_is_planned_once() -> None:
+    scopes = "compile: [none, default], compile_scope: [outside, inside, blocks]"
+    compiled = [
+        [(one.case.compile, one.case.compile_scope) for one in plan(block(scopes, strategy=name))]
+        for name in ("single", "fsdp", "ddp")
+    ]
+    # Without a wrapper, the inside is the outside; without a compiler, all is the same.
+    unwrapped = [("none", "outside"), ("default", "outside"), ("default", "blocks")]
+    assert compiled[0] == compiled[1] == unwrapped
+    assert compiled[2] == [*unwrapped[:2], ("default", "inside"), ("default", "blocks")]
 
 
 def test_more_ranks_than_cores_run_but_are_flagged() -> None:

@@ -3,15 +3,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from bench.analyze.checks import FLAGS
 from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Estimate
 from bench.plan.case import identify
 from bench.records.record import Parity, Record
 from bench.report.cells import gib, interval, significant, span
-from bench.report.notes import Footnotes
+from bench.report.notes import Footnotes, notes_of, variants
 from bench.report.page import escape, markdown, plain
 from bench.report.tables import tables_of
-from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
+from tests.analyze.test_scaling import COMPILED, PAIR, SINGLE, launches, parity, timing
 from tests.fakes import make_case
 from tests.report.test_page import make_info
 
@@ -56,6 +57,45 @@ def test_a_difference_inside_the_noise_is_said_to_be_none() -> None:
     assert "no clear difference from one device without a wrapper" in text
     records = [*launches(SINGLE, 100, 95, 105), *launches(alone, 206, 201, 196)]
     assert "no clear difference" not in markdown(make_info(), [], tables_of(rows_of([], records)))
+
+
+def test_a_compiled_row_names_what_was_compiled_and_what_that_took() -> None:
+    plain_one, outside, blocks, nothing = cases = [
+        make_case(),
+        make_case(compile="default"),
+        make_case(compile="default", compile_scope="blocks"),
+        make_case(compile="max-autotune"),
+    ]
+    breaks = msgspec.structs.replace(
+        COMPILED, graphs=4, breaks=2, uncompiled=1, compile_s=[3.0], reasons={"a print": 2}
+    )
+    empty = msgspec.structs.replace(COMPILED, graphs=0)
+    records = [
+        *launches(plain_one, 100, 100),
+        timing(outside, 120, 0, compilation=COMPILED),
+        timing(outside, 120, 1, compilation=breaks),
+        timing(blocks, 110, compilation=breaks),
+        timing(nothing, 100, compilation=empty, flags=["not_compiled"]),
+    ]
+    rows = rows_of(cases, records)
+    names = [variants(rows)(case) for case in cases]
+    assert names == [
+        "single, compile none",
+        "single, compile default, scope outside",
+        "single, compile default, scope blocks",
+        "single, compile max-autotune asked for and not done, scope outside",
+    ]
+    _, first, second, third = ("; ".join(notes_of(row, "scaling")) for row in rows)
+    assert (
+        "compiled in 30.0 s, not part of the figure, and in 3.0 s with what an earlier launch had"
+        " compiled: 1 graph of 50 calls, no graph break" in first
+    )
+    assert (
+        "compiled in 3.0 s a launch, not part of the figure: 4 graphs of 50 calls, 2 graph breaks,"
+        " 1 function left uncompiled (most often: a print)" in second
+    )
+    assert "compiled in" not in third
+    assert FLAGS["not_compiled"] in third
 
 
 def test_a_row_that_was_not_proved_says_so_beside_its_figure() -> None:

@@ -113,6 +113,8 @@ def test_what_cannot_be_searched_says_why() -> None:
     assert "2 x 1 GiB are more" in str(obstacle(case, limited, 2**30))
     strong = make_case(world_size=2, scaling="strong")
     assert "scaling: weak" in str(obstacle(strong, limited, 8 * 2**30))
+    compiled = make_case(world_size=2, compile="default")
+    assert "compile: none" in str(obstacle(compiled, limited, 8 * 2**30))
     accelerator = make_case(world_size=2, device="cuda")
     assert obstacle(accelerator, Effort(find_max_batch=True), 8 * 2**30) is None
 

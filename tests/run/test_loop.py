@@ -11,8 +11,11 @@ import torch
 from bench.measure.clock import EventClock, HostClock
 from bench.plan.case import Effort, Window
 from bench.run.loop import (
+    COMPILING_STEPS,
+    QUIET_STEPS,
     Engine,
     Length,
+    compile_steps,
     decide_length,
     run_block,
     run_sync_pairs,
@@ -181,6 +184,72 @@ def test_warm_up_rules() -> None:
     assert warm_up(engine, (0, 0.0)).first_step_s is None
     warm = warm_up(engine, (5, 0.0))
     assert (warm.first_step_s, warm.step_s) == (0.5, [0.5] * 4)
+
+
+def compiling(time: FakeTime, *in_steps: int, slow_s: float = 5.0) -> Engine:
+    """An engine that compiles once in each of some steps, which then take longer."""
+    engine = make_engine(time, forward_s=0.5)
+    session = session_of(engine)
+    plain = session.micro_step
+    compilations = 0
+
+    def micro_step(batch: Batch, *, sync: bool, mark: Callable[[str], None]) -> torch.Tensor:
+        nonlocal compilations
+        if session.steps + 1 in in_steps:
+            compilations += 1
+            time.sleep(slow_s)
+        return plain(batch, sync=sync, mark=mark)
+
+    session.micro_step = micro_step  # type: ignore[method-assign]
+    return dataclasses.replace(engine, compilations=lambda: compilations)
+
+
+def test_steps_go_on_until_none_compiles() -> None:
+    assert compile_steps(make_engine(FakeTime(), forward_s=0.5)) == []
+    assert compile_steps(compiling(FakeTime(), 1)) == [5.5, *[0.5] * QUIET_STEPS]
+    both = compile_steps(compiling(FakeTime(), 1, 4))
+    assert both == [5.5, 0.5, 0.5, 5.5, *[0.5] * QUIET_STEPS]
+    endless = compile_steps(compiling(FakeTime(), *range(1, 1000)))
+    assert len(endless) == COMPILING_STEPS
+
+
+def test_a_rank_that_compiles_makes_the_others_go_on() -> None:
+    """The other one compiles in the first three steps; this one only hears of it."""
+    heard = iter([1.0, 1.0, 1.0, *[0.0] * 100])
+
+    def slowest(value: float) -> float:
+        return next(heard) if value == 0.0 and engine_began else value
+
+    engine_began = False
+    engine = dataclasses.replace(
+        make_engine(FakeTime(), forward_s=0.5, slowest=slowest), compilations=lambda: 0
+    )
+    session = session_of(engine)
+    sleep = session.sleep
+
+    def begin(seconds: float) -> None:
+        nonlocal engine_began
+        engine_began = True
+        sleep(seconds)
+
+    session.sleep = begin
+    assert len(compile_steps(engine)) == 3 + QUIET_STEPS
+
+
+def test_compiling_is_no_part_of_warm_up() -> None:
+    engine = compiling(FakeTime(), 1)
+    warm = warm_up(engine, (4, 0.0), compile_steps(engine))
+    assert warm.first_step_s == 5.5
+    assert warm.step_s == [0.5] * (QUIET_STEPS + 4)
+    assert warm.pilot_s == [0.5] * 4
+    # What compiles again makes warm-up longer, and the pilot comes after it.
+    engine = compiling(FakeTime(), 1, 7)
+    warm = warm_up(engine, (3, 0.0), compile_steps(engine))
+    assert warm.step_s == [*[0.5] * QUIET_STEPS, 0.5, 5.5, *[0.5] * QUIET_STEPS]
+    assert warm.pilot_s == [0.5] * 4
+    # None is asked for: what is compiled is compiled before the window all the same.
+    engine = compiling(FakeTime(), 1)
+    assert len(warm_up(engine, (0, 0.0), compile_steps(engine)).step_s) == QUIET_STEPS
 
 
 def test_sync_cost_is_measured_in_turns() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from bench.analyze.checks import FLAGS
 from bench.measure.allocations import Allocations
+from bench.measure.compilation import Compiled
 from bench.measure.memory import Peaks
 from bench.measure.trace import Span, StepsTrace
 from bench.plan.case import Effort
@@ -156,6 +157,94 @@ def test_every_flag_seen_while_measuring_is_explained() -> None:
         "ranks_share_cores throttled other_programs stolen mixed_devices coarse_timer profiler_on"
     )
     assert set(seen.split()) <= FLAGS.keys()
+
+
+def compiled(**changes: Any) -> Compiled:
+    return msgspec.structs.replace(
+        Compiled(
+            graphs=2,
+            parts=3,
+            operations=50,
+            uncompiled=1,
+            over_limit=0,
+            breaks=4,
+            reasons={"a generator": 2},
+            recompiles=1,
+            in_window=0,
+            compile_s=10.0,
+            cache_hits=1,
+            cache_misses=3,
+            cudagraph_skips=0,
+            autotuned=5,
+            ddp_mode="ddp_optimizer",
+        ),
+        **changes,
+    )
+
+
+def compiled_record(*found: Compiled, mode: Any = "default", **changes: Any) -> Record:
+    case = make_case(strategy="ddp", world_size=2, compile=mode, global_batch=64, **changes)
+    peaks = [Peaks(allocated=7, reserved=9)]
+    outcomes = [outcome(rank, compiled=one, memory=peaks) for rank, one in enumerate(found)]
+    record: Record = record_of(*outcomes, case=case)
+    return record
+
+
+def test_what_the_ranks_have_compiled_stands_in_the_record() -> None:
+    other = compiled(
+        graphs=1, parts=1, operations=20, breaks=5, reasons={"a call": 3}, compile_s=12.0
+    )
+    record = compiled_record(compiled(), other)
+    found = record.compilation
+    assert found is not None
+    assert (found.mode, found.scope, found.ddp_mode) == ("default", "outside", "ddp_optimizer")
+    # Of graphs the fewest, of gaps the most, of times each, of the cache all.
+    assert (found.graphs, found.parts, found.operations, found.breaks) == (1, 1, 20, 5)
+    assert found.compile_s == [10.0, 12.0]
+    assert (found.cache_hits, found.cache_misses) == (2, 6)
+    assert found.reasons == {"a call": 3, "a generator": 2}
+    assert record.flags == []
+    assert record_of(outcome(0), outcome(1)).compilation is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "flags"),
+    [
+        ({"graphs": 0}, {}, ["not_compiled"]),
+        ({"graphs": 0, "in_window": 1}, {}, ["not_compiled"]),
+        ({"in_window": 1}, {}, ["recompiled"]),
+        ({"over_limit": 1}, {}, ["partly_compiled"]),
+        ({"autotuned": 0}, {}, []),
+        ({"autotuned": 0}, {"mode": "max-autotune"}, ["nothing_autotuned"]),
+        ({"cudagraph_skips": 2}, {"mode": "max-autotune"}, []),  # a CPU has none
+        ({}, {"mode": "reduce-overhead", "device": "cuda"}, ["captured"]),
+        (
+            {"cudagraph_skips": 2},
+            {"mode": "reduce-overhead", "device": "cuda"},
+            ["no_cuda_graphs", "captured"],
+        ),
+    ],
+)
+def test_a_label_that_a_row_does_not_deserve_is_flagged(
+    changes: dict[str, Any], settings: dict[str, Any], flags: list[str]
+) -> None:
+    """One rank is enough."""
+    record = compiled_record(compiled(), compiled(**changes), **settings)
+    assert record.flags == flags
+    assert set(flags) <= FLAGS.keys()
+
+
+def test_what_is_allocated_under_captured_graphs_is_not_known() -> None:
+    for mode, device, allocated in [
+        ("default", "cuda", 7),
+        ("reduce-overhead", "cuda", None),
+        ("max-autotune", "cuda", None),
+        ("max-autotune", "cpu", 7),
+    ]:
+        record = compiled_record(compiled(), compiled(), mode=mode, device=device)
+        assert record.memory is not None
+        assert record.memory.peak_allocated_bytes == [allocated] * 2
+        assert record.memory.peak_reserved_bytes == [9, 9]
 
 
 def failure(reason: str, at_s: float | None, status: Any = "failed") -> Failure:

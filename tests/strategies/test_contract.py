@@ -37,6 +37,13 @@ def planned_case(workload: str, strategy: str, world_size: int, **settings: Any)
 
 
 def prove(launcher: Launcher, case: Case, tmp_path: Path) -> Parity:
+    record = proof(launcher, case, tmp_path)
+    assert record.status == "ok", record.reason
+    assert record.parity is not None
+    return record.parity
+
+
+def proof(launcher: Launcher, case: Case, tmp_path: Path) -> Record:
     reference = tmp_path / "reference.pt"
     effort = msgspec.structs.replace(SHORT, timeout_s=200)
     _, outcomes = launcher.launch_case(
@@ -46,12 +53,7 @@ def prove(launcher: Launcher, case: Case, tmp_path: Path) -> Parity:
     assignment, outcomes = launcher.launch_case(
         case, effort, "parity", launch=0, processes=process_count(case), reference=reference
     )
-    record: Record = to_record(
-        assignment, outcomes, run_id="r", environment="e", units=("sample", 1)
-    )
-    assert record.status == "ok", record.reason
-    assert record.parity is not None
-    return record.parity
+    return to_record(assignment, outcomes, run_id="r", environment="e", units=("sample", 1))
 
 
 @pytest.mark.parametrize("strategy", all_strategies())
