@@ -48,6 +48,17 @@ def tests(session: nox.Session) -> None:
     run_python(session, "-m", "pytest", *session.posargs)
 
 
+@nox.session(reuse_venv=True, requires=["env"])
+def deepspeed(session: nox.Session) -> None:
+    """The tests of DeepSpeed, which is in an environment of its own. Arguments go to pytest."""
+    # What the shared environment has is seen from here, so that torch is not installed again.
+    shared = next((HERE / ".nox" / "env" / "lib").glob("python*/site-packages"))
+    (own,) = Path(session.virtualenv.location).glob("lib/python*/site-packages")
+    (own / "shared.pth").write_text(f"{shared}\n")
+    session.install("-e", ".[deepspeed]")
+    session.run("python", "-m", "pytest", "-m", "deepspeed", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def lint(session: nox.Session) -> None:
     """Formatting and lint."""

@@ -85,6 +85,12 @@ FLAGS = {
     "cpu_offload": "shards, gradients and optimizer state are on the host, which runs the optimizer"
     " and waits for copies in every step",
     "nothing_to_shard": "the optimizer keeps no state, which is all that this would shard",
+    "deepspeed_over_gloo": "gloo carries out a reduce-scatter as an all-reduce, and on a CPU"
+    " DeepSpeed overlaps nothing: this says little about DeepSpeed over NCCL",
+    "deepspeed_reduces_each": "stages 2 and 3 keep a part of the gradients only, and so reduce them"
+    " after every micro-step, not once a step",
+    "deepspeed_autocast": "under autocast DeepSpeed also communicates the weights and gradients of"
+    " linear and convolutional layers in the narrow type: half the bytes of other rows",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",

@@ -8,14 +8,13 @@ import msgspec
 import pytest
 
 from bench.plan.case import Case
-from bench.plan.registry import all_strategies
 from bench.records.record import CollectiveCost, Communication, Record
 from bench.run.handover import Job, RankOutcome
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.rounds import process_count
 from tests.fakes import SHORT
-from tests.strategies.test_contract import planned_case
+from tests.strategies.test_contract import COMPLETE, planned_case
 from tests.workloads.test_workloads import build
 
 
@@ -128,7 +127,7 @@ def pool_bytes(samples: int) -> int:
     return 4 * samples * 2 * 32 * 8
 
 
-@pytest.mark.parametrize("strategy", all_strategies())
+@pytest.mark.parametrize("strategy", COMPLETE)
 def test_tensor_memory_is_what_lives_from_step_to_step_and_what_comes_and_goes(
     launcher: Launcher, strategy: str
 ) -> None:
