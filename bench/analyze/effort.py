@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.analyze.checks import UNFIT
+from bench.analyze.figures import launches_of
 from bench.analyze.launches import Launch, counted
-from bench.analyze.rows import launches_of
 from bench.analyze.stats import Estimate, figure_of, noise_of
 from bench.plan.case import Effort
 from bench.records.record import BROKEN_FLAGS, Record

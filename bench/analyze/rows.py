@@ -1,22 +1,14 @@
-"""Everything a table says of one case, from the records of that case alone."""
+"""Everything a table says of one case."""
 
 from __future__ import annotations
 
-import itertools
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from bench.analyze.checks import flags_of_steps
 from bench.analyze.launches import Launch
 from bench.analyze.stats import (
     Estimate,
-    Noise,
-    figure_of,
-    median_of_differences,
-    percentile,
 )
 from bench.plan.case import Case
 from bench.records.record import (
@@ -26,7 +18,6 @@ from bench.records.record import (
     MaxBatch,
     Parity,
     Phases,
-    Record,
     Status,
 )
 
@@ -53,6 +44,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """How often equal rows would differ as much: the p-value, of this comparison alone."""
     verdict: Verdict | None = None
     """Corrected for the number of comparisons, and beyond what equal cases differ by."""
+    against: str | None = None
+    """Id of the case below the line."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting in which a row differs from another, and the row's value of it."""
+
+    name: str
+    value: Any
+    is_option: bool = False
+    """The strategy's own, and no field of the case."""
 
 
 class Twin(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Against the same strategy on one device."""
     peer: Comparison = Comparison(reason="not measured")
     """Against plain DDP on as many devices."""
+    setting: Comparison = Comparison(reason="not measured")
+    """Against the same strategy with plain settings on as many devices: precision and compile mode
+    may differ there, since what they bring is the question."""
+    settings: list[Setting] = []
+    """What differs from those; empty for the plain row itself."""
+    rung: Comparison = Comparison(reason="not measured")
+    """Against the rung below, for a rung of a ladder."""
+    rung_settings: list[Setting] = []
+    """What it adds to that."""
+    rung_below: str | None = None
+    """Id of the case that it adds one more setting to; None for what is no rung, or the lowest."""
     twin: Twin | None = None
     step_median_s: float | None = None
     step_p90_s: float | None = None
@@ -111,7 +124,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was not found."""
     flags: list[str] = []
     same_buckets_as: str | None = None
-    """Row whose ``bucket_cap_mb`` differs and led to the same layout of buckets."""
+    """Row whose bucket size differs and led to the same layout of buckets."""
     launch_problems: list[str] = []
     """Launches, or passes, that gave no result, with their reasons."""
 
@@ -135,21 +148,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return failed or not BROKEN_FLAGS.isdisjoint(self.flags)
 
 
-def condensed(record: Record) -> Record:
-    """The record with the raw times of its slowest process only, which are all that a row needs."""
-    timing = record.timing
-    if timing is None or len(timing.window_s) < 2:
-        return record
-    slowest = timing.window_s.index(max(timing.window_s))
-    short = msgspec.structs.replace(
-        timing,
-        window_s=[timing.window_s[slowest]],
-        step_s=[timing.step_s[slowest]],
-        warmup_step_s=[],
-    )
-    return msgspec.structs.replace(record, timing=short)
-
-
 def family(case: Case) -> object:
     """Equal for cases that stand in one table: one model, batch rule and kind of device."""
     return (
@@ -159,166 +157,3 @@ def family(case: Case) -> object:
         case.scaling,
         case.device,
     )
-
-
-def launches_of(records: Iterable[tuple[int, Record]]) -> list[Launch]:
-    """The launches that gave a figure.
-
-    Args:
-        records: of one case, each with its place in the run, which stands for time.
-    """
-    latest = {record.key: (at, record) for at, record in records}  # a resumed launch replaces
-    return [
-        Launch(
-            at=at,
-            round=record.launch if record.round is None else record.round,
-            figure=record.throughput.samples_per_s,
-        )
-        for at, record in latest.values()
-        if record.pass_ == "timing" and record.status == "ok" and record.throughput is not None
-    ]
-
-
-def row_of(
-    case: Case,
-    records: Sequence[Record],
-    launches: Sequence[Launch],
-    figures: Sequence[float],
-    noise: Noise,
-) -> Row:
-    """The row of one case, without comparisons.
-
-    Args:
-        case: the row's.
-        records: of the case, in the order of time.
-        launches: that gave a figure.
-        figures: of those, as far as each counts.
-        noise: of the run.
-    """
-    every = {record.key: record for record in records}.values()  # a resumed launch replaces
-    searched = next((record for record in every if record.pass_ == "max_batch"), None)
-    latest = [record for record in every if record.pass_ != "max_batch"]  # which has other batches
-    timing = [record for record in latest if record.pass_ == "timing"]
-    good = [record for record in timing if record.status == "ok"]
-    parity = next((record for record in latest if record.pass_ == "parity"), None)
-    flags = dict.fromkeys(flag for record in latest for flag in record.flags)
-    if len({record.environment for record in good}) > 1:
-        flags["unequal_environments"] = None
-    row = Row(
-        case=case,
-        status=good[0].status if good else timing[-1].status if timing else "interrupted",
-        reason=None if good else timing[-1].reason if timing else "the run ended before it",
-        parity=parity.parity if parity is not None else None,
-        parity_note=_parity_note(parity),
-        max_batch=searched.max_batch if searched is not None else None,
-        max_batch_note=_why_not_searched(searched),
-        flags=list(flags),
-        launch_problems=[problem for record in latest for problem in _problems(record)],
-        sync_cost=_sync_cost(latest),
-        communication=next((one.communication for one in latest if one.communication), None),
-        peaks=_peaks(latest),
-        held_bytes=list(_held(latest)),
-        compilation=next((one.compilation for one in good if one.compilation), None),
-        compile_s=[max(one.compilation.compile_s) for one in good if one.compilation],
-        launches=list(launches),
-        figures=list(figures),
-    )
-    return _with_figures(row, good, noise) if good else row
-
-
-def _problems(record: Record) -> Iterator[str]:
-    """What did not go as it should in a launch, whether or not it has a result."""
-    name = f"{record.pass_} launch {record.launch + 1}"
-    if record.status not in {"ok", "skipped"}:
-        yield f"{name}: {record.status}: {record.reason}"
-    for reason in record.retries or ():
-        yield f"{name}: started again after: {reason}"
-    for rank, code in (record.teardown_exit or {}).items():
-        yield f"{name}: rank {rank} ended with exit code {code} after it had handed over its result"
-
-
-def _parity_note(record: Record | None) -> str | None:
-    if record is None:
-        return None
-    if record.parity is None:
-        return f"{record.status}: {record.reason}"
-    return record.parity.reason
-
-
-def _why_not_searched(record: Record | None) -> str | None:
-    if record is None or record.max_batch is not None:
-        return None
-    return f"{record.status.replace('_', ' ')}: {record.reason}"
-
-
-def _sync_cost(records: Iterable[Record]) -> Estimate | None:
-    for record in records:
-        if record.communication is not None and record.communication.sync_pairs_s:
-            return median_of_differences(record.communication.sync_pairs_s)
-    return None
-
-
-def _with_figures(row: Row, good: Sequence[Record], noise: Noise) -> Row:
-    throughput = good[0].throughput
-    assert throughput is not None, "a timing record without failure has a throughput"
-    steps_of_launches = [
-        _slowest(record.timing.step_s, record.timing.window_s)
-        for record in good
-        if record.timing is not None
-    ]
-    return msgspec.structs.replace(
-        row,
-        samples_per_s=figure_of(row.figures, noise),
-        environment=good[0].environment,
-        unit=throughput.unit,
-        units_per_sample=throughput.units_per_sample,
-        # Of each launch, then over launches: pooled, a slow launch would look like slow steps.
-        step_median_s=statistics.median(percentile(steps, 50) for steps in steps_of_launches),
-        step_p90_s=statistics.median(percentile(steps, 90) for steps in steps_of_launches),
-        phases=_median_phases(good),
-        flags=[*row.flags, *flags_of_steps(steps_of_launches)],
-    )
-
-
-def _slowest(step_s: list[list[float]], window_s: list[float]) -> list[float]:
-    return step_s[window_s.index(max(window_s))]
-
-
-def _peaks(records: Iterable[Record]) -> dict[str, list[int | None]]:
-    """The figures that exist, as a maximum over launches and passes for each device."""
-    found: dict[str, list[int | None]] = {}
-    memories = [record.memory for record in records if record.memory is not None]
-    for name, field in PEAKS.items():
-        lists = [getattr(memory, field) for memory in memories]
-        if any(value is not None for values in lists for value in values):
-            found[name] = [
-                max((value for value in device if value is not None), default=None)
-                for device in itertools.zip_longest(*lists)
-            ]
-    return found
-
-
-def _median_phases(records: Sequence[Record]) -> Phases | None:
-    phases = [record.phases for record in records if record.phases is not None]
-    if not phases:
-        return None
-    names = [name for name in Phases.__struct_fields__ if name != "pieces_s"]
-    pieces = phases[0].pieces_s or {}
-    return Phases(
-        **{name: statistics.median(getattr(one, name) for one in phases) for name in names},
-        pieces_s={
-            name: statistics.median((one.pieces_s or {}).get(name, 0.0) for one in phases)
-            for name in pieces
-        }
-        or None,
-    )
-
-
-def _held(records: Iterable[Record]) -> list[int]:
-    """What lives from step to step on each device, as the last record says."""
-    held: list[int] = []
-    for record in records:
-        categories = record.memory.by_category if record.memory is not None else None
-        if categories:
-            held = [sum(device) for device in zip(*categories.values(), strict=True)]
-    return held

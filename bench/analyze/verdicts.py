@@ -14,8 +14,8 @@ import msgspec
 from bench.analyze.rows import Comparison, Row, Verdict, family
 from bench.analyze.stats import CONFIDENCE, Estimate, holm
 
-COMPARISONS = ("speedup", "peer")
-"""Fields of a row that get a verdict."""
+COMPARISONS = ("speedup", "peer", "setting", "rung")
+"""Fields of a row that get a verdict. Those with the same row below the line are one comparison."""
 
 
 def noise_floor(rows: Sequence[Row], world_size: int | None = None) -> float | None:
@@ -47,24 +47,33 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     tables: dict[object, list[Row]] = {}
     for row in rows:
         tables.setdefault(family(row.case), []).append(row)
-    places = [
-        (index, name)
-        for index, row in enumerate(rows)
-        for name in COMPARISONS
-        if _comparison(row, name).chance is not None
-    ]
-    chances = holm([_comparison(rows[index], name).chance or 0.0 for index, name in places])
+    chances = _corrected(rows)
     changes: dict[int, dict[str, Comparison]] = {}
-    for (index, name), chance in zip(places, chances, strict=True):
-        row = rows[index]
-        comparison = _comparison(row, name)
-        assert comparison.ratio is not None, "what has a chance has a ratio"
-        floor = noise_floor(tables[family(row.case)], row.case.world_size)
-        verdict = verdict_of(comparison.ratio, chance, floor)
-        changes.setdefault(index, {})[name] = msgspec.structs.replace(comparison, verdict=verdict)
+    for index, row in enumerate(rows):
+        for name in COMPARISONS:
+            comparison = _comparison(row, name)
+            if comparison.chance is None:
+                continue
+            assert comparison.ratio is not None, "what has a chance has a ratio"
+            floor = noise_floor(tables[family(row.case)], row.case.world_size)
+            chance = chances[index, comparison.against or name]
+            verdict = verdict_of(comparison.ratio, chance, floor)
+            told = msgspec.structs.replace(comparison, verdict=verdict)
+            changes.setdefault(index, {})[name] = told
     return [
         msgspec.structs.replace(row, **changes.get(index, {})) for index, row in enumerate(rows)
     ]
+
+
+def _corrected(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
+    """Corrected p-values by the row's place and what it is compared with, each pair once."""
+    chances: dict[tuple[int, str], float] = {}
+    for index, row in enumerate(rows):
+        for name in COMPARISONS:
+            comparison = _comparison(row, name)
+            if comparison.chance is not None:
+                chances[index, comparison.against or name] = comparison.chance
+    return dict(zip(chances, holm([*chances.values()]), strict=True))
 
 
 def verdict_of(ratio: Estimate, chance: float, floor: float | None) -> Verdict:

@@ -171,6 +171,8 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     skip_reason: str | None = None
     flags: tuple[str, ...] = ()
     """What is known beforehand and must be said of its figures."""
+    rung_below: str | None = None
+    """Id of the case that this one adds a setting to, as a rung of a ladder."""
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):

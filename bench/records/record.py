@@ -294,6 +294,16 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     tensors whose size is not negligible."""
     max_rank_divergence: Size | None = None
     """Largest difference of any parameter between any two ranks after the last step."""
+    gradient_deviation: Size | None = None
+    """Lossy by design, fp64: relative error of the first gradient that was compressed, all tensors
+    as one vector. Null for what is exact, and where ranks have gradients of their own."""
+    loss_deviation: Size | None = None
+    """Likewise: worst relative difference among the losses after the first inexact step."""
+    parameter_deviation: Size | None = None
+    """Likewise: of the last parameters, all as one vector, relative to how far training moved
+    them."""
+    exact_steps: Whole | None = None
+    """Steps that such a strategy began with, in which it trained exactly."""
     reference: Literal["micro_batches", "whole_batch", "none"] = "none"
     steps: Whole | None = None
     per_device_batch: Whole | None = None

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from bench.analyze.rows import Row
 from bench.report import cells
-from bench.report.tables import Column, named
+from bench.report.style import Column
+from bench.report.tables import named
 
 
 def searched(rows: Sequence[Row]) -> list[Row]:

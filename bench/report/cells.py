@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.analyze.rows import Comparison, Row
 from bench.analyze.stats import Estimate
-from bench.report.notes import parity_of
+from bench.report.notes import deviation_of, parity_of
 
 GIB = 2**30
 DASH = "–"
@@ -15,6 +15,8 @@ WIDE = 0.2
 MEANINGLESS = 10.0
 """Likewise, above which it says nothing at all."""
 REFERENCE = "the reference"
+MOST_BUCKETS = 4
+"""Whose sizes are all given."""
 
 
 def memory_of(row: Row, name: str) -> list[int | None]:
@@ -61,17 +63,41 @@ def efficiency(row: Row) -> str:
 
 
 def peer(row: Row) -> str:
-    """Such as: +3.2 % (+1.0 to +5.4), or that noise may explain it."""
-    if row.peer.is_baseline:
+    """Against plain DDP."""
+    return change(row.peer)
+
+
+def change(compared: Comparison) -> str:
+    """Such as: +3.2% (+1.0% to +5.4%), or that noise may explain it."""
+    if compared.is_baseline:
         return REFERENCE
-    ratio = row.peer.ratio
+    ratio = compared.ratio
     if ratio is None:
         return DASH
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value - 1:+.1%} (1 launch)"
-    if row.peer.verdict == "no clear difference":
+    if compared.verdict == "no clear difference":
         return "no clear difference"
     return f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
+
+
+def short_change(compared: Comparison) -> str:
+    """Such as: +3.2% ± 2.2%, the latter half of the interval."""
+    text, ratio = change(compared), compared.ratio
+    if "(" not in text or ratio is None or ratio.half_width is None:
+        return text
+    return f"{text.partition(' (')[0]} ± {ratio.half_width:.1%}"
+
+
+def memory_change(row: Row, plain: Row | None, name: str) -> str:
+    """Such as: 0.0586 (+12%), the change being that of the device which holds most."""
+    own = known(memory_of(row, name))
+    before = known(memory_of(plain, name)) if plain is not None else []
+    text = gib(memory_of(row, name))
+    if plain is row or not own or not before or max(before) <= 0:
+        return text
+    share = f"{max(own) / max(before) - 1:+.0%}"
+    return f"{text} ({'the same' if share in {'+0%', '-0%'} else share})"
 
 
 def gib(peaks: Sequence[int | None]) -> str:
@@ -147,6 +173,44 @@ def collectives(row: Row) -> str:
     )
 
 
+def calls(row: Row) -> str:
+    """Such as: 4 x all_reduce; of one optimizer step."""
+    found = (row.communication.collectives if row.communication is not None else None) or []
+    return "; ".join(f"{one.calls:g} x {one.op}" for one in found) or DASH
+
+
+def payload(row: Row) -> str:
+    """The larger of input and output of all of them, in MB."""
+    return _total_bytes(row, "payload_bytes")
+
+
+def on_the_wire(row: Row) -> str:
+    """What a rank must send for them at least, in MB."""
+    return _total_bytes(row, "wire_bytes_minimum")
+
+
+def _total_bytes(row: Row, field: str) -> str:
+    found = (row.communication.collectives if row.communication is not None else None) or []
+    sizes = [getattr(one, field) for one in found]
+    if not sizes or None in sizes:
+        return DASH
+    return significant(sum(sizes) / 1e6)
+
+
+def buckets(row: Row) -> str:
+    """Such as: 3: 1.05, 26.2, 12.6; or 8 x 4.19; of many, the smallest and the largest."""
+    sizes = (row.communication.bucket_bytes if row.communication is not None else None) or []
+    if not sizes:
+        return DASH
+    texts = [significant(size / 1e6) for size in sizes]
+    if len(set(texts)) == 1:
+        return f"{len(sizes)} x {texts[0]}"
+    if len(sizes) <= MOST_BUCKETS:
+        return f"{len(sizes)}: {', '.join(texts)}"
+    low, high = (significant(size / 1e6) for size in (min(sizes), max(sizes)))
+    return f"{len(sizes)}: {low} to {high}"
+
+
 def pieces(row: Row) -> str:
     """Such as: broadcast 9.41, reduce 5.77."""
     pieces = row.phases.pieces_s if row.phases is not None else None
@@ -183,6 +247,12 @@ def sync_cost(row: Row) -> str:
 def parity(row: Row) -> str:
     """The verdict on the row's proof."""
     return parity_of(row) or DASH
+
+
+def proof(row: Row) -> str:
+    """The verdict, and how far what is lossy by design is from one device."""
+    deviation = deviation_of(row)
+    return f"{parity(row)}, {deviation}" if deviation else parity(row)
 
 
 def interval(estimate: Estimate, *, scale: float = 1) -> str:

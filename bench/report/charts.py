@@ -6,68 +6,43 @@ hatch. What was not measured is a marked gap, never a bar of height 0.
 
 from __future__ import annotations
 
-import io
 import itertools
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bench.analyze.rows import Row
-from bench.errors import BenchError, one_line
-from bench.records.store import write_atomically
+from bench.errors import one_line
 from bench.report.cells import GIB, known, memory_of
+from bench.report.changes import change_figure
+from bench.report.drawing import (
+    CHARACTERS_PER_INCH,
+    LONGEST_TITLE,
+    WIDEST_FIGURE,
+    Chart,
+    Looks,
+    NoChartsError,
+    add_legend,
+    mark_cut,
+    new_figure,
+    save,
+    why_missing,
+)
 from bench.report.notes import variants
 from bench.report.tables import Table
 
-COLOURS = {
-    "single": "#4d4d4d",
-    "dp": "#e69f00",
-    "ddp": "#0072b2",
-    "fsdp": "#009e73",
-    "zero": "#cc79a7",
-    "deepspeed": "#d55e00",
-    "fsdp1": "#56b4e9",
-}
-"""Okabe and Ito's palette and a grey, which people with any colour vision can tell apart."""
-OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
 PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
-REFERENCE = "reference_implementation"
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
-MARKERS = "osD^vP*X"
-CHARTS = ("speedup", "throughput", "memory", "step")
-DPI = 120
+CHANGE = "change"
+CHARTS = ("speedup", "throughput", "memory", "step", CHANGE)
 MOST_VARIANTS, MOST_ROWS = 13, 104
 """Of a table whose charts can still be read: twelve strategies and the baseline, on one to 128
 devices."""
-LONGEST_TITLE, LONGEST_NAME = 300, 150
-"""Characters: a figure grows with them."""
-WIDEST_FIGURE = 100.0
-"""Inches."""
-CHARACTERS_PER_INCH = 15
-LEGEND_ROW = 0.19
-"""Inches."""
 GROUP_WIDTH = 0.8
 """Of the space of one group of bars."""
 WIDEST = 0.25
 """Of a bar, on the same scale."""
-
-
-class NoChartsError(BenchError):
-    """Charts cannot be drawn here."""
-
-
-class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart on disk."""
-
-    title: str
-    """What it shows, in words; also for those who cannot see it."""
-    svg: Path
-    png: Path
 
 
 def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
@@ -101,12 +76,12 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
         mpl.rcParams.update(style)
         for table in tables:
             charts: list[Chart] = []
-            for name, (what, figure) in _figures(table):
-                place = folder / f"{table.stem}-{name}"
+            for stem, what, figure in _figures(table):
+                place = folder / stem
                 title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
                 title = one_line(title, limit=LONGEST_TITLE)
                 figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-                charts.append(_save(figure, place, title))
+                charts.append(save(figure, place, title))
             written.append(charts)
     kept = {path for charts in written for chart in charts for path in (chart.svg, chart.png)}
     for name, suffix in itertools.product(CHARTS, ("svg", "png")):
@@ -115,18 +90,30 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
     return written
 
 
-def _figures(table: Table) -> Iterator[tuple[str, tuple[str, Any]]]:
+def _figures(table: Table) -> Iterator[tuple[str, str, Any]]:
+    """(name of the file without its ending, what is shown, figure)."""
     rows = table.rows
     measured = [row for row in rows if row.samples_per_s is not None and not row.is_proved_wrong]
-    if not measured or not are_readable(rows):
+    if not measured:
         return
+    if are_readable(rows):
+        for name, what, figure in _scaling_figures(table, measured):
+            yield f"{table.stem}-{name}", what, figure
+    for settings in table.settings:
+        figure = change_figure(settings, rows)
+        if figure is not None:
+            yield f"{settings.stem}-{CHANGE}", settings.title, figure
+
+
+def _scaling_figures(table: Table, measured: Sequence[Row]) -> Iterator[tuple[str, str, Any]]:
+    rows = table.rows
     if len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1:
-        yield "speedup", ("Speedup over one device", _speedup(rows))
-    yield "throughput", ("Throughput", _throughput(rows))
+        yield "speedup", "Speedup over one device", _speedup(rows)
+    yield "throughput", "Throughput", _throughput(rows)
     if any(known(memory_of(row, table.memory)) for row in measured):
-        yield "memory", ("Memory of each device", _memory(rows, table.memory))
+        yield "memory", "Memory of each device", _memory(rows, table.memory)
     if any(row.phases is not None for row in measured):
-        yield "step", ("What a step is spent on", _step(measured))
+        yield "step", "What a step is spent on", _step(measured)
 
 
 def are_readable(rows: Sequence[Row]) -> bool:
@@ -135,72 +122,9 @@ def are_readable(rows: Sequence[Row]) -> bool:
     return len(rows) <= MOST_ROWS and len({name(row.case) for row in rows}) <= MOST_VARIANTS
 
 
-def _save(figure: Any, path: Path, title: str) -> Chart:
-    chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # it has done its work, and need not do it for each format
-    for target, metadata in ((chart.svg, {"Date": None, "Title": title}), (chart.png, {})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=metadata)
-        write_atomically(target, buffer.getvalue())
-    return chart
-
-
-def _new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """Figure and axes that belong to no window system."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - see ``write_charts``
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-class _Looks:
-    """Colour by strategy; marker and hatch by variant of it."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._name = variants(rows)
-        self._variants: dict[str, list[str]] = {}
-        for row in rows:
-            names = self._variants.setdefault(row.case.strategy, [])
-            if self.label(row) not in names:
-                names.append(self.label(row))
-        others = itertools.cycle(OTHERS)
-        self._colours = {name: COLOURS.get(name) or next(others) for name in self._variants}
-        self.labels = [name for names in self._variants.values() for name in names]
-
-    def label(self, row: Row) -> str:
-        """The variant's name, with what must be said of it wherever it is shown."""
-        name = one_line(self._name(row.case), limit=LONGEST_NAME)
-        return f"{name} (reference)" if REFERENCE in row.flags else name
-
-    def of(self, row: Row) -> tuple[str, str, str, str]:
-        """(label, colour, marker, hatch)."""
-        label = self.label(row)
-        number = self._variants[row.case.strategy].index(label)
-        colour = self._colours[row.case.strategy]
-        return label, colour, MARKERS[number % len(MARKERS)], HATCHES[number % len(HATCHES)]
-
-
-def _legend(figure: Any, axes: Any) -> None:
-    """Below the axes, where it hides nothing; the figure grows by what it needs."""
-    handles, labels = axes.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))  # bars of one label count once
-    if not entries:
-        return
-    width, height = figure.get_size_inches()
-    columns = max(1, int(width * CHARACTERS_PER_INCH) // (max(map(len, entries)) + 4))
-    columns = min(columns, len(entries))
-    figure.set_size_inches(width, height + LEGEND_ROW * math.ceil(len(entries) / columns))
-    figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False
-    )
-
-
 def _speedup(rows: Sequence[Row]) -> Any:
-    figure, axes = _new_figure(6.4, 4.0)
-    looks = _Looks(rows)
+    figure, axes = new_figure(6.4, 4.0)
+    looks = Looks(rows)
     sizes = sorted({row.case.world_size for row in rows})
     axes.plot(sizes, sizes, "--", color="#999999", linewidth=1, label="ideal", zorder=1)
     drawn: dict[str, list[tuple[int, Row]]] = {}
@@ -228,20 +152,10 @@ def _speedup(rows: Sequence[Row]) -> Any:
     shown = [row.speedup.ratio.value for row in rows if row.speedup.ratio is not None]
     top = 1.2 * max([*shown, min(sizes[-1], 2 * max(shown))])
     axes.set_ylim(0, top)
-    _mark_cut(axes, [(size, high) for size, high in tops if high > top])
+    mark_cut(axes, [(size, high) for size, high in tops if high > top])
     axes.grid(alpha=0.3)
-    _legend(figure, axes)
+    add_legend(figure, axes)
     return figure
-
-
-def _mark_cut(axes: Any, points: Sequence[tuple[float, float]]) -> None:
-    """An arrow where an interval goes on beyond the chart, which would else show nothing but it."""
-    _, top = axes.get_ylim()
-    for place, _ in points:
-        axes.annotate(
-            "▲", (place, top), (0, -1), textcoords="offset points", ha="center", va="top",
-            fontsize=7, color="#333333", annotation_clip=False,
-        )  # fmt: skip
 
 
 def _bars(
@@ -253,10 +167,10 @@ def _bars(
         rows: of one table.
         draw: (axes, row, left edge, width, looks) -> whether there was anything to draw.
     """
-    looks = _Looks(rows)
+    looks = Looks(rows)
     sizes = sorted({row.case.world_size for row in rows})
     places = len(looks.labels)
-    figure, axes = _new_figure(min(max(6.4, 1.5 + 0.45 * places * len(sizes)), WIDEST_FIGURE), 3.8)
+    figure, axes = new_figure(min(max(6.4, 1.5 + 0.45 * places * len(sizes)), WIDEST_FIGURE), 3.8)
     width = min(GROUP_WIDTH / places, WIDEST)
     gaps: list[tuple[float, str]] = []
     for row in rows:
@@ -264,7 +178,7 @@ def _bars(
         group = sizes.index(row.case.world_size) - width * places / 2
         left = group + looks.labels.index(look[0]) * width
         if row.is_proved_wrong or not draw(axes, row, left, width * 0.92, look):
-            gaps.append((left + width * 0.46, _why_missing(row)))
+            gaps.append((left + width * 0.46, why_missing(row)))
     for middle, text in gaps:
         axes.annotate(
             f"✕ {text}", (middle, 0), (0, 3), textcoords="offset points", rotation=90,
@@ -275,14 +189,8 @@ def _bars(
     axes.set_xlabel("devices")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    _legend(figure, axes)
+    add_legend(figure, axes)
     return figure, axes
-
-
-def _why_missing(row: Row) -> str:
-    if row.is_proved_wrong:
-        return "failed its proof"
-    return "no figure" if row.status == "ok" else row.status.replace("_", " ")
 
 
 def _throughput(rows: Sequence[Row]) -> Any:
@@ -315,7 +223,7 @@ def _throughput(rows: Sequence[Row]) -> Any:
     ]
     top = 1.25 * max(rates)
     axes.set_ylim(0, top)
-    _mark_cut(axes, [point for point in tops if point[1] > top])
+    mark_cut(axes, [point for point in tops if point[1] > top])
     axes.yaxis.set_major_formatter("{x:,g}")
     unit = next((row.unit for row in rows if row.samples_per_s is not None), "sample")
     axes.set_ylabel(f"{unit}s per second, all devices together")
@@ -342,10 +250,10 @@ def _memory(rows: Sequence[Row], name: str) -> Any:
 
 def _step(rows: Sequence[Row]) -> Any:
     shown = [row for row in rows if row.phases is not None]
-    looks = _Looks(rows)
+    looks = Looks(rows)
     names = [f"{looks.label(row)} x{row.case.world_size}" for row in shown]
     longest = max(map(len, names))
-    figure, axes = _new_figure(5.4 + longest / CHARACTERS_PER_INCH, 1.2 + 0.3 * len(shown))
+    figure, axes = new_figure(5.4 + longest / CHARACTERS_PER_INCH, 1.2 + 0.3 * len(shown))
     left = [0.0] * len(shown)
     for phase, colour in PHASES.items():
         widths = [getattr(row.phases, f"{phase}_s") * 1e3 for row in shown]
@@ -356,5 +264,5 @@ def _step(rows: Sequence[Row]) -> Any:
     axes.set_xlabel("ms of a step, median of the slowest process;\ncommunication is inside")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-    _legend(figure, axes)
+    add_legend(figure, axes)
     return figure

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Literal
 
 from bench.analyze.checks import FLAGS
 from bench.analyze.rows import Row
+from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import Case
 
-Which = Literal["scaling", "details", "batches", "terminal"]
+Which = Literal["scaling", "details", "batches", "terminal", "settings", "changes"]
 """The first table of a workload in a report, its second, that of largest batches, and the short one
-for a terminal."""
+for a terminal; the table of its settings, and that for a terminal."""
 DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift"})
 """Flags that concern what the second table shows, too."""
+SCALING_FLAGS = frozenset({"superlinear"})
+"""Flags of a comparison that tables of settings do not make."""
 NAMED_BY_VALUE = ("precision", "optimizer", "backend")
 """Fields whose values say what they are of."""
 NAMED = (
@@ -32,8 +36,18 @@ SHORT_NAMES = {"compile_scope": "scope"}
 """What such fields are called there, where it is not their own name."""
 FROM_CACHE = 0.5
 """Share of the longest time of compiling below which a launch has found what it needed."""
+PLAIN_VALUES = {**PLAIN, **{name: value for name, (_, value) in WITHIN.items()}}
+LOOSE = {
+    "precision": "another precision: does not train bit for bit the same",
+    "compile": "compiled: may sum in another order, and so not train bit for bit the same",
+}
+"""Settings that tables of settings alone compare, and what must then be said."""
 IN_PERCENT = 0.2
 """Noise floor above which it is given as a factor: there, more and less are not the same share."""
+BEYOND_SHARES = 10.0
+"""Relative error that is no share of anything any more."""
+MOST_PLACES = 7
+"""Decimal places of a share in percent: beyond, it is rounding in fp64."""
 HOPELESS = 0.5
 """Noise floor above which strategies cannot be compared."""
 
@@ -72,11 +86,13 @@ def notes_of(row: Row, table: Which) -> list[str]:
         notes = [note for note in notes if note.partition(":")[0] not in DETAILED_FLAGS]
     if table == "details":
         notes = [note for note in notes if note.partition(":")[0] in DETAILED_FLAGS]
-        if row.samples_per_s is not None and row.own_speedup.reason is not None:
-            notes.append(f"not compared with itself: {row.own_speedup.reason}")
-        if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
-            notes.append("sync cost: too small to be told from the noise of its launch")
-        return list(dict.fromkeys(notes))
+        return list(dict.fromkeys([*notes, *_notes_of_details(row)]))
+    if table in {"settings", "changes"}:
+        notes = [note for note in notes if note.partition(":")[0] not in SCALING_FLAGS]
+        known = (
+            [] if table == "changes" else [*notes, *_sync_note(row), *_compiled(row)]
+        )  # a terminal has said them
+        return list(dict.fromkeys([*known, *_notes_of_setting(row)]))
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
     if row.same_buckets_as is not None:
         notes.append(f"the same layout of buckets as {row.same_buckets_as}")
@@ -88,6 +104,8 @@ def notes_of(row: Row, table: Which) -> list[str]:
         notes += [f"second measurement, {problem}" for problem in row.twin.problems]
     if row.parity_note is not None:
         notes.append(f"parity {parity_of(row)}: {row.parity_note}")
+    if deviation := deviation_of(row):
+        notes.append(f"{parity_of(row)}, {deviation}")
     return list(dict.fromkeys(notes))
 
 
@@ -109,6 +127,33 @@ def _compiled(row: Row) -> list[str]:
     left = f", {plural(one.uncompiled, 'function')} left uncompiled" if one.uncompiled else ""
     why = f" (most often: {next(iter(one.reasons))})" if one.reasons else ""
     return [f"{took}: {what}, {breaks}{left}{why}"]
+
+
+def _notes_of_details(row: Row) -> Iterator[str]:
+    """What figures of time do not say by themselves."""
+    if row.samples_per_s is not None and row.own_speedup.reason is not None:
+        yield f"not compared with itself: {row.own_speedup.reason}"
+    yield from _sync_note(row)
+
+
+def _sync_note(row: Row) -> Iterator[str]:
+    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
+        yield "sync cost: too small to be told from the noise of its launch"
+
+
+def _notes_of_setting(row: Row) -> Iterator[str]:
+    """What a change by a setting does not say by itself."""
+    for setting in row.settings:
+        if setting.name in LOOSE and not setting.is_option:
+            yield LOOSE[setting.name]
+    if row.same_buckets_as is not None:
+        yield f"the same layout of buckets as {row.same_buckets_as}: what differs is noise"
+    if row.samples_per_s is not None and row.setting.reason is not None:
+        yield f"no change given: {row.setting.reason}"
+    if row.rung_below and row.samples_per_s is not None and row.rung.reason is not None:
+        yield f"not compared with the rung below: {row.rung.reason}"
+    if row.parity_note is not None:
+        yield f"parity {parity_of(row)}: {row.parity_note}"
 
 
 def _gain(row: Row) -> list[str]:
@@ -171,6 +216,35 @@ def parity_of(row: Row) -> str:
     return row.parity.verdict.replace("_", " ")
 
 
+def deviation_of(row: Row) -> str:
+    """How far a proof has found a lossy strategy from one device; empty for any other.
+
+    Such as: off by: gradient 0.17%, losses 0.0041%, parameters 1.2% of their way.
+    """
+    parity = row.parity
+    if parity is None or parity.verdict != "lossy_by_design":
+        return ""
+    found = {
+        "gradient {}": parity.gradient_deviation,
+        "losses {}": parity.loss_deviation,
+        "parameters {} of their way": parity.parameter_deviation,
+    }
+    texts = [text.format(_share(size)) for text, size in found.items() if size is not None]
+    return f"off by: {', '.join(texts)}" if texts else ""
+
+
+def _share(size: float) -> str:
+    """Of a relative error, two digits of it.
+
+    >>> _share(0.0017), _share(0.25), _share(0.0)
+    ('0.17%', '25%', '0%')
+    """
+    if size >= BEYOND_SHARES:
+        return f"{size:.0e} times its size"
+    places = max(0, 1 - math.floor(math.log10(100 * size))) if size > 0 else 0
+    return f"{100 * size:.{min(places, MOST_PLACES)}f}%"
+
+
 def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
     """Names each case of a table: the strategy with whatever else varies between the rows."""
     cases = [row.case for row in rows]
@@ -184,27 +258,23 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
     not_compiled = {row.case.id for row in rows if "not_compiled" in row.flags}
 
     def name(case: Case) -> str:
-        values = [(name, _named_value(case, name, not_compiled)) for name in varying]
-        return ", ".join(
-            [
-                case.label,
-                *(
-                    str(value)
-                    if name in NAMED_BY_VALUE
-                    else f"{SHORT_NAMES.get(name, name)} {value}"
-                    for name, value in values
-                    if value is not None
-                ),
-            ]
-        )
+        values = [_value(case, name, not_compiled) for name in varying]
+        return ", ".join([case.label, *filter(None, values)])
 
     return name
 
 
-def _named_value(case: Case, name: str, not_compiled: Set[str]) -> object:
-    """A field of a case; None where it means nothing."""
+def _value(case: Case, name: str, not_compiled: Set[str]) -> str:
+    """A field in words; empty where it has no value, or a plain one that goes without saying."""
+    value = getattr(case, name)
     if name == "compile_scope" and case.compile == "none":
-        return None
+        return ""
     if name == "compile" and case.id in not_compiled:
-        return f"{case.compile} asked for and not done"
-    return getattr(case, name)
+        return f"compile {value} asked for and not done"
+    if value is None or (name in NAMED and value == PLAIN_VALUES[name]):
+        return ""
+    if name == "env":
+        return " ".join(f"{variable}={text}" for variable, text in value.items())
+    if name in NAMED_BY_VALUE:
+        return str(value)
+    return name if value is True else f"{SHORT_NAMES.get(name, name)} {value}"

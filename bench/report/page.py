@@ -5,35 +5,36 @@ Never imports torch: a report can be made again anywhere, from the files alone.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import math
-import re
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.analyze.effort import further_s, relative_width
-from bench.analyze.launches import drift_of
-from bench.analyze.rows import Row, condensed
+from bench.analyze.figures import condensed
+from bench.analyze.rows import Row
 from bench.analyze.scaling import rows_of
-from bench.errors import OutputError, RecordsError, one_line, plural
+from bench.errors import OutputError, RecordsError, one_line
 from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report import batches
-from bench.report.charts import Chart, are_readable, write_charts
+from bench.report.charts import CHANGE, are_readable, write_charts
+from bench.report.drawing import Chart
+from bench.report.markup import escape, picture
 from bench.report.notes import Footnotes, Which
-from bench.report.tables import TERMINAL, Column, Style, Table, render, tables_of
+from bench.report.settings import SettingsTable
+from bench.report.style import TERMINAL, Column, Style, render
+from bench.report.summary import machine_lines, summary
+from bench.report.tables import Table, tables_of
 
 REPORT = "report.md"
 
 CHARTS = "charts"
-DETAILS = "Where time and memory go:"
+DETAILS = "Where time and memory go"
+
 LARGEST = """\
 Largest batch per device, searched by bisection, each batch in fresh processes for three steps (on a
 CPU, memory of a device is what its process may allocate beyond what it held before the model was
@@ -70,11 +71,26 @@ micro-step, ResNet-152 on images of 32 x 32, the recommender with short tables. 
 its proof is struck out and compared with nothing; one that could not be proved says so.
 """
 
+SETTINGS_TO_READ = """\
+*Settings* stand against the plain ones of the same strategy on as many devices: its own defaults,
+fp32, nothing compiled, one micro-step, each as far as the rows differ in it. *Against plain* is the
+change of samples per second. Here alone other precisions, compile modes and numbers of micro-steps
+are compared, since what they bring is the question; a footnote says where two rows do not train bit
+for bit the same. A step, its collectives and their bytes are those of one optimizer step, with all
+of its micro-steps. *Payload* is the larger of input and output of a rank, *least on the wire* what
+it must send in a ring at least. *Buckets* are their number, and their sizes; of FSDP, those of its
+units. What is *lossy by design* says how far its proof found it from one device: its first gradient
+that is lossy, relative to the gradient's size; its losses; its last parameters, relative to how far
+training moved them. A *ladder* adds one setting with each row, and shows the change from plain
+settings and from the row above.
+"""
+
 
 class _Planned(msgspec.Struct, frozen=True):
     """What a report needs of a planned case; whatever else a version writes is let be."""
 
     case: Case
+    rung_below: str | None = None
 
 
 def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
@@ -92,7 +108,10 @@ def load(folder: Path) -> tuple[RunInfo, list[Record], list[Row]]:
     except msgspec.ValidationError as error:
         raise RecordsError(f"{folder / RUN}: suite.planned: {error}") from error
     rows = rows_of(
-        [one.case for one in planned], records, link_bytes_per_s=slowest_link(info.environment)
+        [one.case for one in planned],
+        records,
+        rungs={one.case.id: one.rung_below for one in planned if one.rung_below is not None},
+        link_bytes_per_s=slowest_link(info.environment),
     )
     return info, records, rows
 
@@ -155,28 +174,33 @@ def markdown(
     for table, drawn in itertools.zip_longest(tables, charts, fillvalue=()):
         assert isinstance(table, Table)
         parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}."]
-        parts += section(table)
+        parts += section(table, drawn)
         if not are_readable(table.rows):
             parts.append(f"No charts: {len(table.rows)} rows are more than one could read in them.")
-        parts.append("\n".join(picture(one.title, f"{CHARTS}/{one.svg.name}") for one in drawn))
-    parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", _environment(info)]
+        own = {_chart_stem(one) for one in table.settings}
+        parts.append(_pictures(one for one in drawn if one.svg.stem not in own))
+    parts += ["## How to read this", HOW_TO_READ]
+    parts += [SETTINGS_TO_READ] if any(table.settings for table in tables) else []
+    parts += ["## Where it was measured", machine_lines(info)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def picture(title: str, place: str) -> str:
-    """A chart as markdown shows it."""
-    return f"![{escape(title)}]({place})"
+def _pictures(charts: Iterable[Chart]) -> str:
+    return "\n".join(picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts)
+
+
+def _chart_stem(table: SettingsTable) -> str:
+    return f"{table.stem}-{CHANGE}"
 
 
 def scaling(table: Table) -> tuple[Footnotes, str]:
     """The first table of a workload, and what its marks refer to."""
-    return _render(table, table.columns, "scaling")
+    return _render(table.rows, table.columns, "scaling")
 
 
-def _render(table: Table, columns: Sequence[Column], which: Which) -> tuple[Footnotes, str]:
+def _render(rows: Sequence[Row], columns: Sequence[Column], which: Which) -> tuple[Footnotes, str]:
     notes = Footnotes()
-    text = render(table.rows, columns, which, notes, MARKDOWN)
-    return notes, text
+    return notes, render(rows, columns, which, notes, MARKDOWN)
 
 
 def footnotes(notes: Footnotes) -> str:
@@ -186,11 +210,21 @@ def footnotes(notes: Footnotes) -> str:
     return "\n\n".join(part for part in (common, numbered) if part)
 
 
-def section(table: Table) -> list[str]:
-    """The two tables of one workload, each with its footnotes."""
+def section(table: Table, charts: Sequence[Chart] = ()) -> list[str]:
+    """The tables of one workload, each with its footnotes: scaling, settings, details.
+
+    Args:
+        table: with all of them.
+        charts: of the workload, of which those of its settings stand beside them.
+    """
     notes, text = scaling(table)
-    more, details = _render(table, table.details, "details")
-    parts = [text, escape(table.noise), footnotes(notes), DETAILS, details, footnotes(more)]
+    more, details = _render(table.rows, table.details, "details")
+    parts = [text, escape(table.noise), footnotes(notes)]
+    for one in table.settings:
+        parts += [f"### {escape(one.title)}", *settings(one)]
+        parts.append(_pictures(chart for chart in charts if chart.svg.stem == _chart_stem(one)))
+    heading = [f"### {DETAILS}"] if table.settings else []
+    parts += [*heading, "" if heading else f"{DETAILS}:", details, footnotes(more)]
     return parts + largest_batches(table)
 
 
@@ -199,168 +233,40 @@ def largest_batches(table: Table) -> list[str]:
     rows = batches.searched(table.rows)
     if not rows:
         return []
-    notes = Footnotes()
-    text = render(rows, batches.columns(rows), "batches", notes, MARKDOWN)
+    notes, text = _render(rows, batches.columns(rows), "batches")
     return [LARGEST, text, footnotes(notes)]
 
 
+def settings(table: SettingsTable) -> list[str]:
+    """A table of settings with what it cannot show, and its footnotes."""
+    notes, text = _render(table.rows, table.columns, "settings")
+    warned = [f"**{escape(warning)}**" for warning in table.warnings]
+    return [text, *warned, footnotes(notes)]
+
+
 def plain(rows: Sequence[Row]) -> str:
-    """The scaling tables for a terminal."""
+    """The scaling tables for a terminal, and those of settings."""
     parts = []
     for table in tables_of(rows, compact=True):
-        notes = Footnotes()
-        text = render(table.rows, table.columns, "terminal", notes, TERMINAL)
-        parts += [one_line(f"{table.title}: {table.rule}"), text, one_line(table.noise, limit=2000)]
-        common = [f"All rows: {one_line(note)}" for note in notes.common]
-        numbered = [f"[{n}] {one_line(note)}" for n, note in enumerate(notes.texts, 1)]
-        parts.append("\n".join([*common, *numbered]))
+        parts.append(one_line(f"{table.title}: {table.rule}"))
+        parts += _plain(table.rows, table.columns, "terminal", one_line(table.noise, limit=2000))
+        for one in table.settings:
+            parts.append(one_line(f"{table.title}: {one.title.lower()}"))
+            warned = [f"warning: {one_line(warning)}" for warning in one.warnings]
+            parts += _plain(one.rows, one.columns, "changes", *warned)
     return "\n\n".join(part for part in parts if part)
 
 
-def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """How much of the plan was measured, what was spent on it, and when."""
-    counts = Counter(row.status for row in rows)
-    words = ", ".join(
-        f"{count} {'measured' if status == 'ok' else status.replace('_', ' ')}"
-        for status, count in counts.items()
-    )
-    twice = sum(row.twin is not None and bool(row.twin.launches) for row in rows)
-    words += f", {twice} of them twice" if twice else ""
-    ended = "has not ended"
-    if info.ended_at:
-        ended = f"ended {escape(info.ended_at)} ({escape(str(info.ended_by))})"
-    return (
-        f"{plural(len(rows), 'case')}: {words}. {_spent(info, records, rows)}{_drift(rows)} "
-        f"Started {escape(info.started_at)}, {ended}; order of launches from seed {info.seed}."
-    )
-
-
-def _spent(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """Launches, what went into those beyond the plan's own number, and what that left wide."""
-    timed = [one for one in records if one.pass_ == "timing" and one.status == "ok"]
-    words = f"{plural(len(timed), 'timed launch', 'timed launches')}."
-    budget_s = info.suite.get("budget_s")
-    if not isinstance(budget_s, int | float) or budget_s <= 0:
-        return words
-    efforts = _efforts(info.suite.get("planned"))
-    own = {id_: effort.launches for id_, effort in efforts.items()}
-    further = sum(one.launch >= own.get(one.case.id, one.launch + 1) for one in timed)
-    wide = [
-        row
-        for row in rows
-        if row.samples_per_s is not None
-        and row.case.id in efforts
-        and (relative_width(row.samples_per_s) or 0.0) > efforts[row.case.id].launch_interval
-    ]
-    return (
-        f"{words} {further} of them beyond the plan's, where intervals were wider than asked: "
-        f"{further_s(records, own):.0f} s of a budget of {budget_s:.0f} s; "
-        f"{plural(len(wide), 'interval')} still wider than asked."
-    )
-
-
-class _Effort(msgspec.Struct, frozen=True):
-    """What a summary needs of a case's effort; earlier versions did not ask for an interval."""
-
-    launches: int
-    launch_interval: float = math.inf
-
-
-def _efforts(planned: object) -> dict[str, _Effort]:
-    """What the plan gives each case, by id, as far as it can be read."""
-    found: dict[str, _Effort] = {}
-    for one in planned if isinstance(planned, list) else []:
-        match one:
-            case {"case": {"id": str(id_)}, "effort": dict() as effort}:
-                with contextlib.suppress(msgspec.ValidationError):
-                    found[id_] = msgspec.convert(effort, _Effort)
-    return found
-
-
-def _drift(rows: Sequence[Row]) -> str:
-    twins = [row.twin.launches for row in rows if row.twin is not None]
-    drift = drift_of([*(row.launches for row in rows), *twins])
-    if drift is None or not drift.is_clear:
-        return ""
-    way = "slower" if drift.change < 0 else "faster"
-    words = f" From the first launch to the last all became {abs(drift.change):.1%} {way}"
-    if drift.is_taken_out:
-        return f"{words}: figures are given as in the middle of the run."
-    return f"{words}: measure again on a quieter machine."
-
-
-def _environment(info: RunInfo) -> str:
-    environment = info.environment
-    cores = environment.get("cores")
-    memory = environment.get("memory_bytes")
-    lines = [
-        f"CPU: {environment.get('cpu')}, {len(cores) if isinstance(cores, list) else '?'} cores "
-        f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
-        f"accelerators: {', '.join(device_names(info)) or 'none'}"
-        + _known("; driver {}", environment.get("driver")),
-        f"system: {environment.get('system')}" + _surroundings(environment),
-        "versions: " + ", ".join(f"{name} {v}" for name, v in info.versions.items()),
-        f"fingerprint: {info.environment_fingerprint}; source: {environment.get('source')}"
-        + _known("; commit {}", environment.get("commit")),
-    ]
-    return "\n".join(f"- {escape(line)}" for line in lines)
-
-
-def _surroundings(environment: Mapping[str, Any]) -> str:
-    """What shares the machine with the run, and who sets its clocks."""
-    governors, boost = environment.get("governors"), environment.get("boost")
-    parts = [
-        _known(", in a container ({})", environment.get("container")),
-        ", on a virtual machine" if environment.get("virtualised") is True else "",
-        _known("; a quota of {} cores", environment.get("quota_cores")),
-    ]
-    if isinstance(governors, list):
-        parts.append(f"; clock governor {', '.join(map(str, governors))}")
-    if isinstance(boost, bool):
-        parts.append(f"; boost {'on' if boost else 'off'}")
-    return "".join(parts)
-
-
-def _known(words: str, fact: object) -> str:
-    """Words with a fact in them; nothing where there is none."""
-    return words.format(fact) if fact else ""
-
-
-def device_names(info: RunInfo) -> list[str]:
-    """Names of the machine's accelerators."""
-    devices = info.environment.get("devices")
-    found = devices if isinstance(devices, list) else []
-    return [str(one.get("name")) if isinstance(one, dict) else str(one) for one in found]
-
-
-SPECIAL = re.compile(r"([\\|`*_~<>\[\]#&])")
-"""What markdown or HTML gives a meaning anywhere in a line."""
-LINKS = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
-"""Where GitHub would make a link of a bare address."""
-NAMES = re.compile(r"@(?=\w)|\$")
-"""Where GitHub would see an address of mail, the name of a user, or a formula: a backslash does not
-help there."""
-BLOCKS = re.compile(r"^[-+](?=\s|-|$)|^=(?==*$)")
-NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-"""What would make a list, a heading or a rule of a line that begins with it."""
-MOST_CHARACTERS = 5000
-
-
-def escape(text: str) -> str:
-    r"""Text that markdown shows as it is, on one line: no link, picture, tag, name or list in it.
-
-    >>> escape("<b> | http://a.example @me")
-    '\\\\<b\\\\> \\\\| http\\\\://a.example <span>@</span>me'
-    """
-    flat = one_line(text, limit=MOST_CHARACTERS)
-    flat = LINKS.sub(r"\\\g<0>", SPECIAL.sub(r"\\\1", flat))
-    flat = NAMES.sub(r"<span>\g<0></span>", flat)
-    return NUMBERED.sub(r"\1\\\2", BLOCKS.sub(r"\\\g<0>", flat))
-
-
-def code(text: str) -> str:
-    """Text as markdown shows code, in which only the quote itself has a meaning."""
-    return f"`{one_line(text, limit=200).replace('`', '') or ' '}`"
+def _plain(
+    rows: Sequence[Row], columns: Sequence[Column], which: Which, *below: str
+) -> Iterator[str]:
+    """A table for a terminal, what stands under it, and its footnotes."""
+    notes = Footnotes()
+    yield render(rows, columns, which, notes, TERMINAL)
+    yield from below
+    common = [f"All rows: {one_line(note)}" for note in notes.common]
+    numbered = [f"[{n}] {one_line(note)}" for n, note in enumerate(notes.texts, 1)]
+    yield "\n".join([*common, *numbered])
 
 
 MARKDOWN = Style(

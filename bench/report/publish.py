@@ -17,19 +17,9 @@ from bench.errors import BenchError, plural
 from bench.plan.case import file_name
 from bench.records.record import RunInfo
 from bench.records.store import RECORDS, RUN, read_run, write_atomically
-from bench.report.page import (
-    CHARTS,
-    REPORT,
-    code,
-    device_names,
-    escape,
-    footnotes,
-    load,
-    picture,
-    scaling,
-    summary,
-    write_report,
-)
+from bench.report.markup import code, escape, picture
+from bench.report.page import CHARTS, REPORT, footnotes, load, scaling, write_report
+from bench.report.summary import device_names, summary
 from bench.report.tables import tables_of
 
 RESULTS = Path("results")

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
-from tabulate import tabulate
 
 from bench.analyze.rows import PEAKS, Row, family
-from bench.errors import one_line, plural
+from bench.errors import plural
 from bench.plan.case import UNSAFE, Case
 from bench.report import cells
-from bench.report.notes import Footnotes, Which, noise_sentence, notes_of, variants
+from bench.report.notes import noise_sentence, variants
+from bench.report.settings import SettingsTable, settings_tables
+from bench.report.style import Column
 
+NAME_WIDTH, PARITY_WIDTH = 22, 9
+"""Characters on a terminal, where a line has 80."""
 MOST_OF_NAME = 80
 """Characters of a file's name; its workload may have a long one."""
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A heading, and how a row's cell is written."""
-
-    heading: str
-    cell: Callable[[Row], str]
-    is_figure: bool = True
-    """Struck out when the row failed its proof."""
-    is_text: bool = False
-    """Set to the left."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +39,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """Which of ``PEAKS`` the memory column shows."""
     noise: str
     """What equal cases differed by, in words."""
+    settings: list[SettingsTable]
+    """What each setting brings, where rows differ in nothing else; and the ladders."""
 
 
 def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
@@ -88,6 +82,7 @@ def _table(rows: list[Row], title: str, stem: str, *, compact: bool) -> Table:
         details=_details(rows, memory),
         memory=memory,
         noise=noise_sentence(rows),
+        settings=settings_tables(rows, memory, stem, compact=compact),
     )
 
 
@@ -143,11 +138,11 @@ def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
     devices, strategy = named(rows)
     return [
         msgspec.structs.replace(devices, heading="dev."),
-        strategy,
+        msgspec.structs.replace(strategy, width=NAME_WIDTH),
         Column(f"{_unit(rows)}s/s", cells.short_throughput),
         Column("speedup", lambda row: cells.comparison(row.speedup)),
         Column("GiB", lambda row: cells.largest(cells.memory_of(row, memory))),
-        Column("parity", cells.parity, is_figure=False, is_text=True),
+        Column("parity", cells.parity, is_figure=False, is_text=True, width=PARITY_WIDTH),
     ]
 
 
@@ -197,47 +192,3 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
     cores = case.cores_per_device
     device = case.device if cores is None else f"{case.device}, {plural(cores, 'core')} per device"
     return "; ".join([*(part for part in shared if part), device])
-
-
-class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How a table is written where it will be read."""
-
-    name: str
-    """Of tabulate's: ``github`` for markdown, ``simple`` for a terminal."""
-    mark: Callable[[str], str] = one_line
-    """Sets the numbers of a row's footnotes."""
-    strike: Callable[[str], str]
-    """Marks a figure that failed its proof."""
-    escape: Callable[[str], str] = one_line
-    """Makes text harmless."""
-
-
-TERMINAL = Style(name="simple", strike=lambda cell: f"({cell})")
-
-
-def render(
-    rows: Sequence[Row], columns: Sequence[Column], which: Which, notes: Footnotes, style: Style
-) -> str:
-    """A table's text.
-
-    Args:
-        rows: of the table.
-        columns: to show of them; the second names the row, and bears its footnotes.
-        which: of a workload's tables.
-        notes: takes what must be said of the rows.
-        style: of the text.
-    """
-    body = []
-    marks = notes.number([notes_of(row, which) for row in rows])
-    for row, numbers in zip(rows, marks, strict=True):
-        texts = []
-        for column in columns:
-            text = style.escape(column.cell(row))
-            if row.is_proved_wrong and column.is_figure and text != cells.DASH:
-                text = style.strike(text)
-            texts.append(text)
-        texts[1] += f" {style.mark(numbers)}" if numbers else ""
-        body.append(texts)
-    headings = [style.escape(column.heading) for column in columns]
-    alignment = ["left" if column.is_text else "right" for column in columns]
-    return tabulate(body, headings, tablefmt=style.name, disable_numparse=True, colalign=alignment)

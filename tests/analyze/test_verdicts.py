@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
 
 from bench.analyze.rows import Comparison, Row, Twin
@@ -48,6 +49,16 @@ def test_speedups_count_among_the_comparisons() -> None:
     both = Row(case=row.case, status="ok", peer=row.peer, speedup=row.peer)
     (found,) = judged([both])  # 2 x 0.03 is above 0.05
     assert found.peer.verdict == found.speedup.verdict == "no clear difference"
+
+
+@pytest.mark.parametrize("name", ["setting", "rung"])
+def test_settings_and_rungs_count_too_but_no_pair_of_rows_twice(name: str) -> None:
+    row = made(0, 0.03, 1.1)
+    peer = msgspec.structs.replace(row.peer, against="ddp")
+    for other, verdict in (("ddp", "faster"), ("fsdp", "no clear difference")):
+        also = msgspec.structs.replace(row.peer, against=other)
+        (found,) = judged([msgspec.structs.replace(row, peer=peer, **{name: also})])
+        assert found.peer.verdict == getattr(found, name).verdict == verdict
 
 
 def test_what_has_no_interval_gets_no_verdict() -> None:

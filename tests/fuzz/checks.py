@@ -16,7 +16,8 @@ from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite
 from bench.report.charts import write_charts
-from bench.report.page import escape, load, markdown, plain
+from bench.report.markup import escape
+from bench.report.page import load, markdown, plain
 from bench.report.publish import machine as where
 from bench.report.tables import tables_of
 from tests.fuzz.guard import guarded

@@ -12,7 +12,8 @@ from bench.analyze.scaling import rows_of
 from bench.errors import OutputError, RecordsError
 from bench.records.record import RunInfo
 from bench.records.store import Store
-from bench.report.page import slowest_link, summary, write_report
+from bench.report.page import slowest_link, write_report
+from bench.report.summary import summary
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, parity, timing
 from tests.test_architecture import WITHOUT_TORCH
 

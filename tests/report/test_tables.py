@@ -9,8 +9,9 @@ from bench.analyze.stats import Estimate
 from bench.plan.case import identify
 from bench.records.record import Parity, Record
 from bench.report.cells import gib, interval, significant, span
+from bench.report.markup import escape
 from bench.report.notes import Footnotes, notes_of, variants
-from bench.report.page import escape, markdown, plain
+from bench.report.page import markdown, plain
 from bench.report.tables import tables_of
 from tests.analyze.test_scaling import COMPILED, PAIR, SINGLE, launches, parity, timing
 from tests.fakes import make_case

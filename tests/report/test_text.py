@@ -21,7 +21,8 @@ from bench.records.record import Throughput
 from bench.records.store import read_run
 from bench.report import publish
 from bench.report.charts import write_charts
-from bench.report.page import code, escape, plain
+from bench.report.markup import code, escape
+from bench.report.page import plain
 from bench.report.tables import tables_of
 from tests.analyze.test_scaling import launches
 from tests.fakes import make_case

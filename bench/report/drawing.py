@@ -1,0 +1,138 @@
+"""What all charts are drawn with. Never imports torch; needs matplotlib.
+
+A strategy has one colour in every chart. Variants of a strategy share it and differ by marker or
+hatch. What was not measured is a marked gap, never a bar of height 0.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.analyze.rows import Row
+from bench.errors import BenchError, one_line
+from bench.records.store import write_atomically
+from bench.report.notes import variants
+
+COLOURS = {
+    "single": "#4d4d4d",
+    "dp": "#e69f00",
+    "ddp": "#0072b2",
+    "fsdp": "#009e73",
+    "zero": "#cc79a7",
+    "deepspeed": "#d55e00",
+    "fsdp1": "#56b4e9",
+}
+"""Okabe and Ito's palette and a grey, which people with any colour vision can tell apart."""
+OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
+REFERENCE = "reference_implementation"
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
+MARKERS = "osD^vP*X"
+DPI = 120
+LONGEST_TITLE, LONGEST_NAME = 300, 150
+"""Characters: a figure grows with them."""
+WIDEST_FIGURE = 100.0
+"""Inches."""
+CHARACTERS_PER_INCH = 15
+LEGEND_ROW = 0.19
+"""Inches."""
+
+
+class NoChartsError(BenchError):
+    """Charts cannot be drawn here."""
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A chart on disk."""
+
+    title: str
+    """What it shows, in words; also for those who cannot see it."""
+    svg: Path
+    png: Path
+
+
+def save(figure: Any, path: Path, title: str) -> Chart:
+    """Write a figure in both formats; the same figure gives the same bytes."""
+    chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it has done its work, and need not do it for each format
+    for target, metadata in ((chart.svg, {"Date": None, "Title": title}), (chart.png, {})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=metadata)
+        write_atomically(target, buffer.getvalue())
+    return chart
+
+
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
+    """Figure and axes that belong to no window system."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - see ``write_charts``
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+class Looks:
+    """Colour by strategy; marker and hatch by variant of it."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._name = variants(rows)
+        self._variants: dict[str, list[str]] = {}
+        for row in rows:
+            names = self._variants.setdefault(row.case.strategy, [])
+            if self.label(row) not in names:
+                names.append(self.label(row))
+        others = itertools.cycle(OTHERS)
+        self._colours = {name: COLOURS.get(name) or next(others) for name in self._variants}
+        self.labels = [name for names in self._variants.values() for name in names]
+
+    def label(self, row: Row) -> str:
+        """The variant's name, with what must be said of it wherever it is shown."""
+        name = one_line(self._name(row.case), limit=LONGEST_NAME)
+        return f"{name} (reference)" if REFERENCE in row.flags else name
+
+    def of(self, row: Row) -> tuple[str, str, str, str]:
+        """(label, colour, marker, hatch)."""
+        label = self.label(row)
+        number = self._variants[row.case.strategy].index(label)
+        colour = self._colours[row.case.strategy]
+        return label, colour, MARKERS[number % len(MARKERS)], HATCHES[number % len(HATCHES)]
+
+
+def add_legend(figure: Any, axes: Any) -> None:
+    """Below the axes, where it hides nothing; the figure grows by what it needs."""
+    handles, labels = axes.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))  # bars of one label count once
+    if not entries:
+        return
+    width, height = figure.get_size_inches()
+    columns = max(1, int(width * CHARACTERS_PER_INCH) // (max(map(len, entries)) + 4))
+    columns = min(columns, len(entries))
+    figure.set_size_inches(width, height + LEGEND_ROW * math.ceil(len(entries) / columns))
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False
+    )
+
+
+def mark_cut(axes: Any, points: Sequence[tuple[float, float]]) -> None:
+    """An arrow where an interval goes on beyond the chart, which would else show nothing but it."""
+    _, top = axes.get_ylim()
+    for place, _ in points:
+        axes.annotate(
+            "▲", (place, top), (0, -1), textcoords="offset points", ha="center", va="top",
+            fontsize=7, color="#333333", annotation_clip=False,
+        )  # fmt: skip
+
+
+def why_missing(row: Row) -> str:
+    """Why there is a gap in its place, in few words."""
+    if row.is_proved_wrong:
+        return "failed its proof"
+    return "no figure" if row.status == "ok" else row.status.replace("_", " ")

@@ -1,0 +1,135 @@
+"""A run in a few lines: what was measured, what was spent on it, when, and where."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bench.analyze.effort import further_s, relative_width
+from bench.analyze.launches import drift_of
+from bench.analyze.rows import Row
+from bench.errors import plural
+from bench.records.record import Record, RunInfo
+from bench.report.markup import escape
+
+
+def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
+    """How much of the plan was measured, what was spent on it, and when."""
+    counts = Counter(row.status for row in rows)
+    words = ", ".join(
+        f"{count} {'measured' if status == 'ok' else status.replace('_', ' ')}"
+        for status, count in counts.items()
+    )
+    twice = sum(row.twin is not None and bool(row.twin.launches) for row in rows)
+    words += f", {twice} of them twice" if twice else ""
+    ended = "has not ended"
+    if info.ended_at:
+        ended = f"ended {escape(info.ended_at)} ({escape(str(info.ended_by))})"
+    return (
+        f"{plural(len(rows), 'case')}: {words}. {_spent(info, records, rows)}{_drift(rows)} "
+        f"Started {escape(info.started_at)}, {ended}; order of launches from seed {info.seed}."
+    )
+
+
+def _spent(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
+    """Launches, what went into those beyond the plan's own number, and what that left wide."""
+    timed = [one for one in records if one.pass_ == "timing" and one.status == "ok"]
+    words = f"{plural(len(timed), 'timed launch', 'timed launches')}."
+    budget_s = info.suite.get("budget_s")
+    if not isinstance(budget_s, int | float) or budget_s <= 0:
+        return words
+    efforts = _efforts(info.suite.get("planned"))
+    own = {id_: effort.launches for id_, effort in efforts.items()}
+    further = sum(one.launch >= own.get(one.case.id, one.launch + 1) for one in timed)
+    wide = [
+        row
+        for row in rows
+        if row.samples_per_s is not None
+        and row.case.id in efforts
+        and (relative_width(row.samples_per_s) or 0.0) > efforts[row.case.id].launch_interval
+    ]
+    return (
+        f"{words} {further} of them beyond the plan's, where intervals were wider than asked: "
+        f"{further_s(records, own):.0f} s of a budget of {budget_s:.0f} s; "
+        f"{plural(len(wide), 'interval')} still wider than asked."
+    )
+
+
+class _Effort(msgspec.Struct, frozen=True):
+    """What a summary needs of a case's effort; earlier versions did not ask for an interval."""
+
+    launches: int
+    launch_interval: float = math.inf
+
+
+def _efforts(planned: object) -> dict[str, _Effort]:
+    """What the plan gives each case, by id, as far as it can be read."""
+    found: dict[str, _Effort] = {}
+    for one in planned if isinstance(planned, list) else []:
+        match one:
+            case {"case": {"id": str(id_)}, "effort": dict() as effort}:
+                with contextlib.suppress(msgspec.ValidationError):
+                    found[id_] = msgspec.convert(effort, _Effort)
+    return found
+
+
+def _drift(rows: Sequence[Row]) -> str:
+    twins = [row.twin.launches for row in rows if row.twin is not None]
+    drift = drift_of([*(row.launches for row in rows), *twins])
+    if drift is None or not drift.is_clear:
+        return ""
+    way = "slower" if drift.change < 0 else "faster"
+    words = f" From the first launch to the last all became {abs(drift.change):.1%} {way}"
+    if drift.is_taken_out:
+        return f"{words}: figures are given as in the middle of the run."
+    return f"{words}: measure again on a quieter machine."
+
+
+def machine_lines(info: RunInfo) -> str:
+    """What the figures were measured on and with, as a list."""
+    environment = info.environment
+    cores = environment.get("cores")
+    memory = environment.get("memory_bytes")
+    lines = [
+        f"CPU: {environment.get('cpu')}, {len(cores) if isinstance(cores, list) else '?'} cores "
+        f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
+        f"accelerators: {', '.join(device_names(info)) or 'none'}"
+        + _known("; driver {}", environment.get("driver")),
+        f"system: {environment.get('system')}" + _surroundings(environment),
+        "versions: " + ", ".join(f"{name} {v}" for name, v in info.versions.items()),
+        f"fingerprint: {info.environment_fingerprint}; source: {environment.get('source')}"
+        + _known("; commit {}", environment.get("commit")),
+    ]
+    return "\n".join(f"- {escape(line)}" for line in lines)
+
+
+def _surroundings(environment: Mapping[str, Any]) -> str:
+    """What shares the machine with the run, and who sets its clocks."""
+    governors, boost = environment.get("governors"), environment.get("boost")
+    parts = [
+        _known(", in a container ({})", environment.get("container")),
+        ", on a virtual machine" if environment.get("virtualised") is True else "",
+        _known("; a quota of {} cores", environment.get("quota_cores")),
+    ]
+    if isinstance(governors, list):
+        parts.append(f"; clock governor {', '.join(map(str, governors))}")
+    if isinstance(boost, bool):
+        parts.append(f"; boost {'on' if boost else 'off'}")
+    return "".join(parts)
+
+
+def _known(words: str, fact: object) -> str:
+    """Words with a fact in them; nothing where there is none."""
+    return words.format(fact) if fact else ""
+
+
+def device_names(info: RunInfo) -> list[str]:
+    """Names of the machine's accelerators."""
+    devices = info.environment.get("devices")
+    found = devices if isinstance(devices, list) else []
+    return [str(one.get("name")) if isinstance(one, dict) else str(one) for one in found]
