@@ -167,7 +167,7 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
         _print_json(planned)
         return
     for number, one in enumerate(planned, start=1):
-        twin = "   twin" if one.case.twin else ""
+        twin = "   twin" if one.case.twin else "   rung" if one.rung_below else ""
         note = f"{twin}   skipped: {one_line(one.skip_reason)}" if one.skip_reason else twin
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         _print(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
@@ -185,21 +185,22 @@ def _show_plan(suite: str, *, only: str | None, launches: int | None, json: bool
 @app.command("list")
 def list_(
     what: Annotated[
-        Literal["workloads", "strategies", "suites"], typer.Argument(help="What to list.")
+        Literal["workloads", "strategies", "settings", "suites"],
+        typer.Argument(help="What to list."),
     ],
     json: JsonOption = False,
 ) -> None:
     """List what a suite can name."""
-    from bench.plan.catalogue import strategies, suites, workloads
+    from bench.plan import catalogue
 
-    entries = {"workloads": workloads, "strategies": strategies, "suites": suites}[what]()
+    entries = getattr(catalogue, what)()
     if json:
         _print_json(entries)
         return
+    width = min(shutil.get_terminal_size().columns, 100)
     for entry in entries:
-        _print(f"{entry.name}: {entry.summary}")
-        for detail in entry.details:
-            _print(f"    {detail.name}  {detail.summary}")
+        for line in catalogue.lines(entry, width):
+            _print(line)
 
 
 @app.command()

@@ -397,7 +397,7 @@ def test_listings(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["list", "workloads"]) == 0
     assert "resnet152:full  batch 64 of 224 x 224" in capsys.readouterr().out
     assert run_command_line(["list", "strategies"]) == 0
-    assert "bucket_cap_mb = null  Size in MiB" in capsys.readouterr().out
+    assert "bucket_cap_mb: number above 0 | null; default null\n" in capsys.readouterr().out
     assert run_command_line(["list", "suites", "--json"]) == 0
     names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
     assert names == sorted(names)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import textwrap
+from collections.abc import Iterator
 
 import msgspec
 
+from bench.plan.fields import Settings
+from bench.plan.options import Option, options_of
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite, shipped_suites
 
+INDENT = "    "
+
 
 class Detail(msgspec.Struct, frozen=True):
-    """A preset, or an option."""
+    """A preset."""
 
     name: str
     summary: str
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A workload, strategy or suite."""
+    """A workload, a strategy, a suite, or the settings that every strategy has."""
 
     name: str
     summary: str
-    details: tuple[Detail, ...] = ()
+    presets: tuple[Detail, ...] = ()
+    options: tuple[Option, ...] = ()
 
 
 def workloads() -> list[Entry]:
@@ -33,13 +37,11 @@ def workloads() -> list[Entry]:
         Entry(
             workload.name,
             workload.summary,
-            (
-                *(
-                    Detail(f"{workload.name}:{name}", preset.summary)
-                    for name, preset in workload.presets.items()
-                ),
-                *_options(workload.options),
+            tuple(
+                Detail(f"{workload.name}:{name}", preset.summary)
+                for name, preset in workload.presets.items()
             ),
+            options_of(workload.options),
         )
         for workload in all_workloads().values()
     ]
@@ -48,9 +50,15 @@ def workloads() -> list[Entry]:
 def strategies() -> list[Entry]:
     """Every strategy with its options."""
     return [
-        Entry(strategy.name, strategy.summary, _options(strategy.options))
+        Entry(strategy.name, strategy.summary, (), options_of(strategy.options))
         for strategy in all_strategies().values()
     ]
+
+
+def settings() -> list[Entry]:
+    """What a suite may set for every strategy."""
+    summary = "fields of defaults and of a block, for every strategy; a list of values is an axis"
+    return [Entry("settings", summary, (), options_of(Settings))]
 
 
 def suites() -> list[Entry]:
@@ -62,27 +70,24 @@ def suites() -> list[Entry]:
     return found
 
 
-def _options(kind: type[msgspec.Struct]) -> tuple[Detail, ...]:
-    described = docstrings(kind)
-    return tuple(
-        Detail(
-            f"{field.name} = {msgspec.json.encode(field.default).decode()}",
-            described.get(field.name, ""),
-        )
-        for field in msgspec.structs.fields(kind)
+def lines(entry: Entry, width: int) -> Iterator[str]:
+    """An entry for a terminal of so many columns."""
+    yield from _wrapped(f"{entry.name}: {entry.summary}", width, "", INDENT)
+    for preset in entry.presets:
+        yield from _wrapped(f"{preset.name}  {preset.summary}", width, INDENT, INDENT * 2)
+    for option in entry.options:
+        head = f"{option.name}: {option.type}; default {option.default_text}"
+        yield from _wrapped(head, width, INDENT, INDENT * 2)
+        for text in filter(None, (option.what, option.helps, option.costs)):
+            yield from _wrapped(text.replace("``", ""), width, INDENT * 2, INDENT * 2)
+
+
+def _wrapped(text: str, width: int, first: str, further: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-
-
-def docstrings(kind: type) -> dict[str, str]:
-    """The text under each field of a class, on one line."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        match field, text:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(words))),
-            ):
-                found[name] = " ".join(words.split())
-    return found

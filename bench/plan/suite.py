@@ -11,75 +11,26 @@ import math
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
 from bench.errors import BenchError, SuiteError, did_you_mean
-from bench.plan.case import (
-    AccumulationSync,
-    Compile,
-    CompileScope,
-    Count,
-    Effort,
-    Limits,
-    Natural,
-    NaturalFloat,
-    Optimizer,
-    OptimizerKernels,
-    PositiveFloat,
-    PositiveInt,
-    Precision,
-    Scaling,
-    Window,
-)
+from bench.plan.case import NaturalFloat, PositiveInt
 from bench.plan.document import MAX_BYTES, read_document
+from bench.plan.fields import Settings, Text
+from bench.plan.ladder import Rung, read_ladder
 from bench.plan.variables import SET_OUTSIDE, refusal
 
 SHIPPED = resources.files("bench.plan") / "suites"
 
 
 MAX_NAME = 80
-VARIABLE = "^[A-Z_][A-Z0-9_]*$"
-"""Name of an environment variable."""
-Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$", max_length=1000)]
-Variables = dict[Annotated[str, msgspec.Meta(pattern=VARIABLE, max_length=100)], Text]
 MAX_ENVIRONMENTS = 1000
 """Combinations of variables: more would not be run, and could fill the memory."""
 
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``defaults`` and a matrix block may set for their cases. A list is an axis."""
-
-    device: Literal["auto", "accelerator", "cpu", "cuda", "xpu", "mps", "mtia", "hpu"] = "auto"
-    backend: Literal["auto", "gloo", "nccl", "xccl", "ucc", "mpi"] = "auto"
-    precision: Precision = "fp32"
-    compile: Compile = "none"
-    compile_scope: CompileScope = "outside"
-    optimizer: Optimizer | Literal["auto"] = "auto"
-    optimizer_kernels: OptimizerKernels = "auto"
-    activation_checkpointing: bool = False
-    scaling: Scaling = "weak"
-    per_device_batch: PositiveInt | None = None
-    global_batch: PositiveInt | None = None
-    accumulation_steps: PositiveInt = 1
-    accumulation_sync: AccumulationSync = "last"
-    env: Variables = {}
-    data: Literal["device"] = "device"
-    seed: Natural = 0
-    launches: Count = Effort().launches
-    max_launches: Count = Effort().max_launches
-    launch_interval: PositiveFloat = Effort().launch_interval
-    warmup_steps: Natural | Literal["auto"] = "auto"
-    window: Window = Window()
-    timeout_s: PositiveFloat = Effort().timeout_s
-    limits: Limits = Limits()
-    find_max_batch: bool = False
-    memory_limit_gib: PositiveFloat | None = None
-
-
 SETTINGS = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-BLOCK_KEYS = frozenset({"workloads", "strategies", "world_sizes", "filter", "twins"})
+BLOCK_KEYS = frozenset({"workloads", "strategies", "world_sizes", "filter", "twins", "ladder"})
 SUITE_KEYS = frozenset(
     {"name", "description", "defaults", "matrix", "cores_per_device", "budget_s"}
 )
@@ -99,6 +50,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     filter: str | None = None
     twins: bool = False
     """Whether each case is planned a second time, to learn what noise is."""
+    ladder: tuple[Rung, ...] = ()
+    """What is added to each case, one setting after the other."""
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +110,7 @@ def parse_suite(text: str, *, source: str) -> Suite:
         SuiteError: names ``source`` and the field's path or line.
     """
     document = read_document(text, source)
-    read = _Reader(source)
+    read = Reader(source)
     top = read.mapping(document, "", SUITE_KEYS)
     defaults = read.axes(read.mapping(top.get("defaults", {}), "defaults", SETTINGS), "defaults")
     blocks = read.items(top.get("matrix"), "matrix")
@@ -175,13 +128,14 @@ def parse_suite(text: str, *, source: str) -> Suite:
     )
 
 
-class _Reader:
+class Reader:
     """Typed access to plain data, with errors that say where."""
 
     def __init__(self, source: str) -> None:
         self.source = source
 
     def fail(self, message: str, path: str) -> SuiteError:
+        """What is wrong with the file, and where."""
         return SuiteError(message, source=self.source, path=path)
 
     def mapping(
@@ -298,6 +252,7 @@ class _Reader:
             axes=defaults | self.axes(own, path),
             filter=None if filter_ is None else self.value(filter_, str, f"{path}.filter"),
             twins=self.value(block.get("twins", False), bool, f"{path}.twins"),
+            ladder=read_ladder(self, block.get("ladder"), f"{path}.ladder"),
         )
 
     def named(self, value: Any, path: str) -> tuple[tuple[str, dict[str, list[Any]]], ...]:

@@ -107,6 +107,16 @@ efforts = st.fixed_dictionaries(
 )
 
 
+LADDERS: tuple[list[dict[str, Any]], ...] = (
+    [{"precision": "bf16"}, {"accumulation_steps": 4}],
+    [{"activation_checkpointing": True, "env": {"NCCL_ALGO": "Ring"}}],
+    [{"optimizer_kernels": "foreach"}, {"compile": "default", "compile_scope": "inside"}],
+    [{"options": {"bucket_cap_mb": 3}}],
+    [{"launches": 3}],
+    [{}],
+)
+
+
 @st.composite
 def blocks(draw: Draw) -> dict[str, Any]:
     sizes = st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=3, unique=True)
@@ -126,6 +136,8 @@ def blocks(draw: Draw) -> dict[str, Any]:
         block["filter"] = draw(st.sampled_from(FILTERS))
     if draw(st.integers(0, 3)) == 0:
         block["twins"] = draw(st.booleans())
+    if draw(st.integers(0, 5)) == 0:
+        block["ladder"] = draw(st.sampled_from(LADDERS))
     return block
 
 

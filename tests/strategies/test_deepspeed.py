@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench.plan.case import Case
-from bench.plan.catalogue import docstrings
+from bench.plan.options import docstrings
 from bench.plan.matrix import expand
 from bench.plan.registry import all_workloads
 from bench.plan.suite import parse_suite

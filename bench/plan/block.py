@@ -1,0 +1,341 @@
+"""One block of a suite x machine -> its cases, each with a reason if it will not run."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line
+from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
+from bench.plan.fields import Settings
+from bench.plan.filter import Known, matching
+from bench.plan.fit import backend_of, flags_of, missing, scope_of
+from bench.plan.registry import find_strategy, find_workload, split_reference
+from bench.plan.settings import problem_of
+from bench.plan.suite import Block, Suite
+from bench.strategies.base import Options, Strategy
+from workloads.base import Facts, Workload
+
+MAX_SAMPLES = 10**12
+"""Of one optimizer step."""
+
+Converted = TypeVar("Converted", bound=msgspec.Struct)
+
+
+class _Model(msgspec.Struct, frozen=True, eq=False):
+    """A workload with one choice of its options."""
+
+    workload: Workload
+    name: str
+    preset: str
+    options: dict[str, Any]
+    per_device_batch: int
+    facts: Facts
+
+
+class _Way(msgspec.Struct, frozen=True, eq=False):
+    """A strategy with one choice of its options."""
+
+    strategy: Strategy
+    name: str
+    options: dict[str, Any]
+    label: str
+
+
+class BlockPlanner:
+    """Expands one block of a suite for one machine."""
+
+    def __init__(self, suite: Suite, block: Block, machine: Machine, known: Known) -> None:
+        self.known = known
+        self.suite = suite
+        self.block = block
+        self.machine = machine
+
+    def expand(self) -> Iterator[PlannedCase]:
+        """The block's cases: workloads, then settings, then strategies, then sizes."""
+        ways = self._ways()
+        try:
+            wanted = matching(self.block.filter, self.known)
+        except FilterError as error:
+            raise self._error(str(error), "filter") from error
+        for index, (reference, axes) in enumerate(self.block.workloads):
+            for settings in _settings(self.block):
+                effort = _effort(settings)
+                if effort.max_launches < effort.launches and self._asks_for("max_launches"):
+                    raise self._error(
+                        f"is less than the {effort.launches} launches of each case", "max_launches"
+                    )
+                device = self.machine.device_type(settings.device)
+                for model in self._models(reference, axes, device, f"workloads[{index}]"):
+                    for way, world_size in _way_sizes(ways, self.block.world_sizes):
+                        for planned in self._rungs(model, way, world_size, settings, effort):
+                            if wanted(planned.case):
+                                yield from self._with_twin(planned)
+
+    def _with_twin(self, planned: PlannedCase) -> Iterator[PlannedCase]:
+        yield planned
+        if self.block.twins:
+            twin = identify(msgspec.structs.replace(planned.case, twin=True, id=""))
+            yield msgspec.structs.replace(planned, case=twin, rung_below=None)
+
+    def _rungs(
+        self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
+    ) -> Iterator[PlannedCase]:
+        """The case, and each that the block's ladder makes of it, from the lowest rung up."""
+        lower = self._resolve(model, way, world_size, settings, effort)
+        yield lower
+        for rung in self.block.ladder:
+            settings = msgspec.structs.replace(settings, **rung.settings)
+            if rung.options:
+                way = self._way(
+                    way.name, way.strategy, way.options | rung.options, f"{rung.path}.options"
+                )
+            planned = self._resolve(model, way, world_size, settings, effort)
+            if planned.case.id == lower.case.id:
+                raise SuiteError(
+                    f"changes nothing of {lower.case.id}", source=self.suite.source, path=rung.path
+                )
+            lower = msgspec.structs.replace(planned, rung_below=lower.case.id)
+            yield lower
+
+    def _error(self, message: str, path: str) -> SuiteError:
+        return SuiteError(message, source=self.suite.source, path=self._at(path))
+
+    def _at(self, path: str) -> str:
+        """A place within the block, as one within the file."""
+        return f"{self.block.path}.{path}"
+
+    def _asks_for(self, setting: str) -> bool:
+        return setting in self.block.axes
+
+    def count(self) -> int:
+        """Cases before filters, without making any."""
+        workloads = sum(_combinations(axes) for _, axes in self.block.workloads)
+        ways = sum(
+            _combinations(axes) * len(_sizes(strategy, self.block.world_sizes))
+            for _, _, strategy, axes in self._strategies()
+        )
+        each = (1 + len(self.block.ladder)) * (1 + self.block.twins)
+        return _combinations(self.block.axes) * workloads * ways * each
+
+    def _strategies(self) -> Iterator[tuple[str, str, Strategy, dict[str, list[Any]]]]:
+        """(path, name, strategy, axes of its options)."""
+        for index, (name, axes) in enumerate(self.block.strategies):
+            path = f"strategies[{index}]"
+            try:
+                yield path, name, find_strategy(name), axes
+            except BenchError as error:
+                raise self._error(str(error), path) from error
+
+    def _ways(self) -> list[_Way]:
+        ways: list[_Way] = []
+        for path, name, strategy, axes in self._strategies():
+            where = self._at(f"{path}.{name}")
+            ways += [self._way(name, strategy, chosen, where) for chosen in _choices(axes)]
+        return ways
+
+    def _way(self, name: str, strategy: Strategy, given: dict[str, Any], path: str) -> _Way:
+        options = self._convert(given, strategy.options, name, path)
+        return _Way(strategy, name, msgspec.structs.asdict(options), _label(name, options))
+
+    def _models(
+        self, reference: str, axes: dict[str, list[Any]], device: str, path: str
+    ) -> list[_Model]:
+        name, named_preset = split_reference(reference)
+        try:
+            workload = find_workload(name)
+        except BenchError as error:
+            raise self._error(str(error), path) from error
+        if named_preset is not None and "preset" in axes:
+            raise self._error("names a preset twice", path)
+        automatic = workload.default_presets.get(device, workload.default_presets[""])
+        models: list[_Model] = []
+        for chosen in _choices(axes):
+            preset_name = named_preset or chosen.pop("preset", automatic)
+            preset = workload.presets.get(preset_name) if isinstance(preset_name, str) else None
+            if preset is None:
+                hint = did_you_mean(str(preset_name), workload.presets)
+                raise self._error(f"workload {name} has no preset '{preset_name}'{hint}", path)
+            merged = msgspec.structs.asdict(preset.options) | chosen
+            options = self._convert(merged, workload.options, name, self._at(f"{path}.{name}"))
+            models.append(
+                _Model(
+                    workload,
+                    name,
+                    preset_name,
+                    msgspec.structs.asdict(options),
+                    preset.per_device_batch,
+                    self._facts(workload, options, path),
+                )
+            )
+        return models
+
+    def _facts(self, workload: Workload, options: Any, path: str) -> Facts:
+        try:
+            return workload.facts(options)
+        except Exception as error:  # a user's own function
+            message = f"the facts of {workload.name} fail: {type(error).__name__}: {error}"
+            raise self._error(message, path) from error
+
+    def _convert(
+        self, given: dict[str, Any], kind: type[Converted], owner: str, path: str
+    ) -> Converted:
+        known = kind.__struct_fields__
+        fail = functools.partial(SuiteError, source=self.suite.source)
+        for key, value in given.items():
+            if key not in known:
+                hint = did_you_mean(key, known) if known else ". It has none"
+                raise fail(f"{owner} has no option '{key}'{hint}", path=path)
+            problem = odd_value(value)
+            if problem is not None:
+                raise fail(problem, path=f"{path}.{key}")
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as error:
+            message, _, inner = str(error).partition(" - at `$")
+            raise fail(message, path=path + inner.rstrip("`")) from error
+        except Exception as error:  # a user's own check of the options
+            raise fail(f"{type(error).__name__}: {error}", path=path) from error
+
+    def _resolve(
+        self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
+    ) -> PlannedCase:
+        device = self.machine.device_type(settings.device)
+        per_device, total = self._batch(model, world_size, settings)
+        case = identify(
+            Case(
+                workload=model.name,
+                preset=model.preset,
+                workload_options=model.options,
+                strategy=way.name,
+                options=way.options,
+                label=way.label,
+                device=device,
+                backend=backend_of(way.strategy, settings.backend, device, self.machine),
+                world_size=world_size,
+                precision=settings.precision,
+                compile=settings.compile,
+                optimizer=(
+                    model.workload.optimizer if settings.optimizer == "auto" else settings.optimizer
+                ),
+                per_device_batch=per_device,
+                global_batch=total,
+                scaling=settings.scaling,
+                accumulation_steps=settings.accumulation_steps,
+                cores_per_device=self.suite.cores_per_device if device == "cpu" else None,
+                data=settings.data,
+                seed=settings.seed,
+                activation_checkpointing=settings.activation_checkpointing,
+                optimizer_kernels=settings.optimizer_kernels,
+                compile_scope=scope_of(way.strategy, settings.compile, settings.compile_scope),
+                accumulation_sync=settings.accumulation_sync,
+                env=settings.env,
+            )
+        )
+        available = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
+        return PlannedCase(
+            case=case,
+            effort=effort,
+            skip_reason=self._skip_reason(case, model, way.strategy, available),
+            flags=self._flags(case, way.strategy, available),
+        )
+
+    def _flags(self, case: Case, strategy: Strategy, available: int) -> tuple[str, ...]:
+        try:
+            found = tuple(flags_of(case, strategy, available, self.machine))
+        except Exception as error:  # a user's own function
+            message = f"the flags of {case.strategy} fail: {type(error).__name__}: {error}"
+            raise self._error(message, "strategies") from error
+        return tuple(map(one_line, found))
+
+    def _skip_reason(
+        self, case: Case, model: _Model, strategy: Strategy, available: int
+    ) -> str | None:
+        reason = missing(case, model.facts, available, self.machine)
+        reason = reason or problem_of(case, model.facts, strategy)
+        if reason is not None:
+            return reason
+        try:
+            problem = strategy.check(model.facts, case, self.machine)
+            return None if problem is None else one_line(problem)
+        except Exception as error:  # a user's own check
+            message = f"the check of {case.strategy} fails: {type(error).__name__}: {error}"
+            raise self._error(message, "strategies") from error
+
+    def _batch(self, model: _Model, world_size: int, settings: Settings) -> tuple[int, int]:
+        """(per device, global) batch under the scaling rule asked for."""
+        steps = world_size * settings.accumulation_steps
+        asked = settings.global_batch
+        if settings.scaling == "weak":
+            if asked is not None:
+                raise self._error(
+                    "weak scaling fixes per_device_batch; a global_batch needs scaling: strong",
+                    "global_batch",
+                )
+            per_device = settings.per_device_batch or model.per_device_batch
+            if per_device * steps > MAX_SAMPLES:
+                raise self._error(
+                    f"{world_size} devices x {settings.accumulation_steps} accumulation steps x "
+                    f"{per_device} samples are more than {MAX_SAMPLES:,} in a step",
+                    "per_device_batch",
+                )
+            return per_device, per_device * steps
+        if asked is None or settings.per_device_batch is not None:
+            raise self._error(
+                "strong scaling needs a global_batch, and no per_device_batch",
+                "global_batch" if asked is None else "per_device_batch",
+            )
+        if asked % steps:
+            raise self._error(
+                f"{asked} does not divide by {world_size} devices x "
+                f"{settings.accumulation_steps} accumulation steps",
+                "global_batch",
+            )
+        return asked // steps, asked
+
+
+def _settings(block: Block) -> Iterator[Settings]:
+    """The product of a block's axes, the last one named varying fastest."""
+    for values in itertools.product(*block.axes.values()):
+        yield Settings(**dict(zip(block.axes, values, strict=True)))
+
+
+def _way_sizes(ways: Sequence[_Way], world_sizes: Sequence[int]) -> Iterator[tuple[_Way, int]]:
+    """A strategy bound to fewer devices than all sizes asked for runs once, on its largest."""
+    for way in ways:
+        for size in _sizes(way.strategy, world_sizes):
+            yield way, size
+
+
+def _sizes(strategy: Strategy, world_sizes: Sequence[int]) -> list[int]:
+    limit = strategy.max_world_size
+    return [size for size in world_sizes if limit is None or size <= limit] or [limit or 1]
+
+
+def _combinations(axes: Mapping[str, list[Any]]) -> int:
+    return math.prod(map(len, axes.values()))
+
+
+def _label(name: str, options: Options) -> str:
+    changed = [f"{key}={_plain(value)}" for key, value in options.changed().items()]
+    return f"{name}({', '.join(changed)})" if changed else name
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _effort(settings: Settings) -> Effort:
+    return Effort(**{name: getattr(settings, name) for name in Effort.__struct_fields__})
