@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
 
+from bench.analyze.rows import Row
+from bench.analyze.settings import changed, groups_of, ladders_of, plain_of
 from bench.plan.case import Machine, PlannedCase, original_of
 from bench.plan.matrix import expand
 from bench.plan.suite import load_suite, shipped_suites
@@ -95,3 +98,67 @@ def test_every_suite_measures_a_case_twice_in_each_of_its_tables(name: str) -> N
     assert twins == timed
     ids = {one.case.id for one in planned}
     assert all(original_of(one.case).id in ids for one in planned)
+
+
+FORMS = ("precision-compile", "accumulation", "ladder")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_table_of_settings_has_a_form_for_cpus_and_one_for_accelerators(name: str) -> None:
+    cpu = [one.case for one in plan(name, EIGHT_GPUS)]
+    assert {case.device for case in cpu} == {"cpu"}
+    assert {case.preset for case in cpu} == {"cpu"}
+    assert {case.world_size for case in cpu} <= {1, 2}
+    assert "resnet152" not in {case.workload for case in cpu}  # within a quarter of an hour
+    gpu = [one.case for one in plan(f"{name}-gpu", EIGHT_GPUS)]
+    assert {case.device for case in gpu} == {"cuda"}
+    assert {case.preset for case in gpu} == {"full"}
+    assert max(case.world_size for case in gpu) == 8
+
+
+@pytest.mark.parametrize("name", [*FORMS, *(f"{name}-gpu" for name in FORMS)])
+def test_every_setting_has_a_plain_one_to_stand_against(name: str) -> None:
+    rows = [Row(case=one.case, status="ok") for one in plan(name, EIGHT_GPUS) if not one.case.twin]
+    for group in groups_of(rows):
+        assert plain_of(group) is not None, group[0].case.id
+
+
+def test_precision_and_compile_stand_alone_and_together() -> None:
+    cases = [one.case for one in plan("precision-compile", TWO_CORES) if not one.case.twin]
+    ddp = {(c.precision, c.compile, c.compile_scope) for c in cases if c.strategy == "ddp"}
+    assert {
+        (p, m, "outside") for p in ("fp32", "bf16-amp", "bf16") for m in ("none", "default")
+    } <= ddp
+    assert {("fp32", "default", scope) for scope in ("inside", "blocks")} <= ddp
+    assert ("fp16-amp", "none", "outside") in ddp
+
+
+def test_accumulation_synchronises_last_and_every_time() -> None:
+    cases = [one.case for one in plan("accumulation", TWO_CORES) if not one.case.twin]
+    for strategy, workload in (
+        ("ddp", "transformer"),
+        ("fsdp", "transformer"),
+        ("ddp", "embedding"),
+    ):
+        found = {
+            (c.accumulation_steps, c.accumulation_sync)
+            for c in cases
+            if (c.strategy, c.workload) == (strategy, workload)
+        }
+        assert found == {(1, "last"), (2, "last"), (4, "last"), (8, "last"), (4, "every")}
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("ladder", {2}), ("ladder-gpu", {2, 8})])
+def test_the_ladder_is_the_published_one(name: str, sizes: set[int]) -> None:
+    planned = [one for one in plan(name, EIGHT_GPUS) if not one.case.twin]
+    rows = [Row(case=one.case, status="ok", rung_below=one.rung_below) for one in planned]
+    ladders = ladders_of(rows)
+    assert {ladder[0].case.world_size for ladder in ladders} == sizes
+    for ladder in ladders:
+        steps = [changed(row.case, lower.case) for lower, row in itertools.pairwise(ladder)]
+        assert [[one.name for one in step] for step in steps] == [
+            ["precision"],
+            ["compile"],
+            ["accumulation_steps"],
+            ["bucket_cap_mb"],
+        ]
