@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.analyze.settings import changed, groups_of, ladders_of, plain_of
 from bench.plan.case import Machine, PlannedCase, original_of
 from bench.plan.matrix import expand
 from bench.plan.suite import load_suite, shipped_suites
+from bench.strategies.ddp import DDPOptions
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 
 
@@ -100,7 +102,14 @@ def test_every_suite_measures_a_case_twice_in_each_of_its_tables(name: str) -> N
     assert all(original_of(one.case).id in ids for one in planned)
 
 
-FORMS = ("precision-compile", "accumulation", "ladder")
+FORMS = (
+    "ddp-buckets",
+    "ddp-variants",
+    "fsdp-variants",
+    "precision-compile",
+    "accumulation",
+    "ladder",
+)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -109,7 +118,9 @@ def test_a_table_of_settings_has_a_form_for_cpus_and_one_for_accelerators(name: 
     assert {case.device for case in cpu} == {"cpu"}
     assert {case.preset for case in cpu} == {"cpu"}
     assert {case.world_size for case in cpu} <= {1, 2}
-    assert "resnet152" not in {case.workload for case in cpu}  # within a quarter of an hour
+    # Within a quarter of an hour: only buffers, which the others lack, are worth a slow model.
+    slow = [case for case in cpu if case.workload == "resnet152" and not case.twin]
+    assert [case.options["broadcast_buffers"] for case in slow] in ([], [True, False])
     gpu = [one.case for one in plan(f"{name}-gpu", EIGHT_GPUS)]
     assert {case.device for case in gpu} == {"cuda"}
     assert {case.preset for case in gpu} == {"full"}
@@ -162,3 +173,63 @@ def test_the_ladder_is_the_published_one(name: str, sizes: set[int]) -> None:
             ["accumulation_steps"],
             ["bucket_cap_mb"],
         ]
+
+
+def settings_of(name: str, workload: str, strategy: str) -> list[dict[str, Any]]:
+    """What each row of a strategy changes from its plain settings."""
+    rows = [
+        Row(case=one.case, status="ok")
+        for one in plan(name, TWO_CORES)
+        if not one.case.twin and (one.case.workload, one.case.strategy) == (workload, strategy)
+    ]
+    found = []
+    for group in groups_of(rows):
+        plain = plain_of(group)
+        assert plain is not None
+        found += [{s.name: s.value for s in changed(row.case, plain.case)} for row in group]
+    return found
+
+
+@pytest.mark.parametrize("workload", ["transformer", "embedding"])
+def test_ddp_buckets_sweeps_around_torchs_own_rule(workload: str) -> None:
+    assert settings_of("ddp-buckets", workload, "ddp") == [
+        {},
+        *({"bucket_cap_mb": cap} for cap in (0.25, 1, 4, 10, 100)),
+        {"bucket_cap_mb_list": [1, 10]},
+    ]
+
+
+def test_ddp_variants_has_every_setting_of_ddp_that_a_cpu_can_show() -> None:
+    found = [
+        one for name in ("transformer", "embedding", "resnet152")
+        for one in settings_of("ddp-variants", name, "ddp")
+    ]  # fmt: skip
+    seen = {name for one in found for name in one}
+    options = set(DDPOptions.__struct_fields__)
+    # Two have a suite of their own, and one needs an accelerator; starts are given by the rest.
+    elsewhere = {"bucket_cap_mb", "bucket_cap_mb_list", "sync_batchnorm"}
+    assert seen == options - elsewhere - {"powersgd_start", "local_sgd_start"}
+    assert {one.get("comm_hook") for one in found} == {None, "fp16", "bf16", "powersgd"}
+
+
+def test_ddp_variants_says_why_plain_ddp_cannot_train_an_unused_branch() -> None:
+    (skipped,) = [one for one in plan("ddp-variants", TWO_CORES) if one.skip_reason is not None]
+    assert skipped.case.workload_options["unused_branch"] is True
+    assert skipped.skip_reason is not None
+    assert "find_unused_parameters" in skipped.skip_reason
+
+
+def test_fsdp_variants_has_each_way_to_shard_beside_ddp() -> None:
+    cases = [one.case for one in plan("fsdp-variants", TWO_CORES) if not one.case.twin]
+    assert {case.strategy for case in cases} == {
+        "single", "ddp", "fsdp", "fsdp1", "zero", "deepspeed",
+    }  # fmt: skip
+    assert {case.options["stage"] for case in cases if case.strategy == "deepspeed"} == {0, 1, 2, 3}
+    fsdp1 = {case.options["sharding_strategy"] for case in cases if case.strategy == "fsdp1"}
+    assert fsdp1 == {"full_shard", "shard_grad_op", "no_shard"}
+    own = [case for case in cases if case.options.get("mixed_precision")]
+    assert {case.strategy for case in own} == {"fsdp", "fsdp1"}
+    assert {case.precision for case in own} == {"bf16-amp"}
+    gpu = [one.case for one in plan("fsdp-variants-gpu", EIGHT_GPUS)]
+    assert {case.options.get("shard_size") for case in gpu} == {None, 2, 4}
+    assert any(case.options.get("cpu_offload") for case in gpu)
