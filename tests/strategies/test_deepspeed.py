@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from bench.plan.case import Case
-from bench.plan.options import docstrings
 from bench.plan.matrix import expand
+from bench.plan.options import docstrings
 from bench.plan.registry import all_workloads
 from bench.plan.suite import parse_suite
 from bench.records.record import Communication
