@@ -35,29 +35,32 @@ class FSDPOptions(Options, frozen=True, kw_only=True):
     """Settings of ``fsdp``. A default is not passed to torch at all."""
 
     reshard_after_forward: bool | PositiveInt | None = None
-    """Free a unit's gathered parameters after forward and gather them again in backward. Null is
-    torch's rule: all units but the root. False saves these all-gathers and costs the memory of a
-    whole model; true frees the root's, too; a number gathers again within groups of as many ranks,
-    which hold that much more, and for which torch makes groups for every unit."""
+    """Free a unit's gathered parameters after forward and gather them again in backward. Null
+    is torch's rule: all units but the root; true frees the root's, too; a number gathers again
+    within groups of as many ranks, for which torch makes groups for every unit. Helps, as
+    false, where communication binds: a third of it is saved. Costs false the memory of a whole
+    model, and a number that of its groups' parts."""
     mixed_precision: Narrow | None = None
-    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type: shards
-    stay in fp32, and each unit is gathered and computed in this type. Halves what is gathered and
-    keeps no second copy of the weights; norms, softmax and loss lose digits that autocast keeps."""
+    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type:
+    shards stay in fp32, and each unit is gathered and computed in this type. Helps where
+    communication or memory binds: halves what is gathered, and keeps no second copy of the
+    weights. Costs digits that autocast keeps, in norms, softmax and loss."""
     reduce_dtype: Reduced | None = None
-    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. fp32
-    keeps small contributions of many ranks, and doubles what is reduced."""
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type.
+    Helps, as fp32, to keep the small contributions of many ranks. Costs twice the bytes that
+    are reduced."""
     shard_size: PositiveInt | None = None
     """Ranks that a model is split over; the groups of as many ranks are replicas of each other
-    (hybrid sharding). Gathers stay within a group, which helps where it is one host with quick
-    links; costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    (hybrid sharding). Helps where a group is one host with quick links, within which gathers
+    stay. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
     wrap: Wrap = "units"
-    """What is gathered at once: each unit of the workload, or, with root, the whole model. One
-    large all-gather instead of many costs the memory of all parameters at once, and overlaps with
-    nothing."""
+    """What is gathered at once: each unit of the workload, or, with root, the whole model.
+    Helps, as root, where units are so small that latency binds. Costs the memory of all
+    parameters at once, and overlaps with nothing."""
     cpu_offload: bool = False
-    """Keep shards, gradients and optimizer state on the host, where the optimizer runs. For models
-    that fit no other way; costs copies over the bus in every step, for which the host waits. On
-    accelerators only."""
+    """Keep shards, gradients and optimizer state on the host, where the optimizer runs; on
+    accelerators only. Helps models that fit no other way. Costs copies over the bus in every
+    step, for which the host waits."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:

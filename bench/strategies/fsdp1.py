@@ -46,25 +46,27 @@ class FSDP1Options(Options, frozen=True, kw_only=True):
     """Settings of ``fsdp1``. A default is not passed to torch, but for ``use_orig_params``."""
 
     sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard"] = "full_shard"
-    """What is sharded: parameters, gradients and optimizer state; with shard_grad_op, parameters
-    only outside of forward and backward, which saves the second all-gather and costs the memory of
-    a whole model; with no_shard nothing, which is DDP by other means, and deprecated."""
+    """What is sharded: parameters, gradients and optimizer state; with shard_grad_op,
+    parameters only outside of forward and backward; with no_shard nothing, which is DDP by
+    other means, and deprecated. Helps, as shard_grad_op, where communication binds: it saves
+    the second all-gather. Costs it the memory of a whole model."""
     mixed_precision: Narrow | None = None
-    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type: shards
-    stay in fp32, and each unit is gathered, computed and reduced in this type. Halves what is
-    communicated; norms, softmax and loss lose digits that autocast keeps. Batch norms stay in fp32,
-    each as a unit of its own, which costs many small collectives."""
+    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type:
+    shards stay in fp32, and each unit is gathered, computed and reduced in this type. Helps
+    where communication binds: halves it. Costs digits that autocast keeps, in softmax and loss,
+    and many small collectives, as batch norms stay in fp32, each a unit of its own."""
     reduce_dtype: Reduced | None = None
-    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. fp32
-    keeps small contributions of many ranks, and doubles what is reduced."""
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type.
+    Helps, as fp32, to keep the small contributions of many ranks. Costs twice the bytes that
+    are reduced."""
     shard_size: PositiveInt | None = None
     """Ranks that a model is split over; the groups of as many ranks are replicas of each other
-    (hybrid sharding). Gathers stay within a group, which helps where it is one host with quick
-    links; costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    (hybrid sharding). Helps where a group is one host with quick links, within which gathers
+    stay. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
     wrap: Wrap = "units"
-    """What is gathered at once: each unit of the workload, or, with root, the whole model. One
-    large all-gather instead of many costs the memory of all parameters at once, and overlaps with
-    nothing."""
+    """What is gathered at once: each unit of the workload, or, with root, the whole model.
+    Helps, as root, where units are so small that latency binds. Costs the memory of all
+    parameters at once, and overlaps with nothing."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
