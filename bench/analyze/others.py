@@ -100,6 +100,14 @@ Differences = Callable[[Row, Row], list[str]]
 """Names of what makes two rows unlike, so that their figures cannot be compared."""
 
 
+def _scope(case: Case, other: Case) -> str | None:
+    """What is compiled of a case, next to another: without a wrapper, its in and out are one."""
+    if "none" in {case.compile, other.compile}:
+        return None
+    without_wrapper = BASELINE in {case.strategy, other.strategy}
+    return "outside" if without_wrapper and case.compile_scope == "inside" else case.compile_scope
+
+
 def unlike(row: Row, other: Row) -> list[str]:
     """What two rows of one workload differ in beyond strategy and device count."""
     scaling = row.case.scaling
@@ -108,18 +116,9 @@ def unlike(row: Row, other: Row) -> list[str]:
     fields += ["global_batch"] if scaling == "strong" else ["per_device_batch"]
     fields += ["accumulation_steps"] if scaling == "weak" else []
     names = [name for name in fields if getattr(row.case, name) != getattr(other.case, name)]
-    names += (
-        [] if _scope(row.case, other.case) == _scope(other.case, row.case) else ["compile_scope"]
-    )
+    if _scope(row.case, other.case) != _scope(other.case, row.case):
+        names.append("compile_scope")
     return names + _unlike_environment(row, other)
-
-
-def _scope(case: Case, other: Case) -> str | None:
-    """What is compiled of a case, next to another: without a wrapper, its in and out are one."""
-    if "none" in {case.compile, other.compile}:
-        return None
-    without_wrapper = BASELINE in {case.strategy, other.strategy}
-    return "outside" if without_wrapper and case.compile_scope == "inside" else case.compile_scope
 
 
 def unlike_but_for_settings(row: Row, other: Row) -> list[str]:

@@ -34,6 +34,7 @@ NAMED = (
 """Fields that are named beside their values."""
 SHORT_NAMES = {"compile_scope": "scope"}
 """What such fields are called there, where it is not their own name."""
+NOT_DONE = "asked for and not done"
 FROM_CACHE = 0.5
 """Share of the longest time of compiling below which a launch has found what it needed."""
 PLAIN_VALUES = {**PLAIN, **{name: value for name, (_, value) in WITHIN.items()}}
@@ -89,9 +90,7 @@ def notes_of(row: Row, table: Which) -> list[str]:
         return list(dict.fromkeys([*notes, *_notes_of_details(row)]))
     if table in {"settings", "changes"}:
         notes = [note for note in notes if note.partition(":")[0] not in SCALING_FLAGS]
-        known = (
-            [] if table == "changes" else [*notes, *_sync_note(row), *_compiled(row)]
-        )  # a terminal has said them
+        known = [] if table == "changes" else [*notes, *_sync_note(row)]  # a terminal has said them
         return list(dict.fromkeys([*known, *_notes_of_setting(row)]))
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
     if row.same_buckets_as is not None:
@@ -107,6 +106,35 @@ def notes_of(row: Row, table: Which) -> list[str]:
     if deviation := deviation_of(row):
         notes.append(f"{parity_of(row)}, {deviation}")
     return list(dict.fromkeys(notes))
+
+
+def _notes_of_details(row: Row) -> Iterator[str]:
+    """What figures of time do not say by themselves."""
+    if row.samples_per_s is not None and row.own_speedup.reason is not None:
+        yield f"not compared with itself: {row.own_speedup.reason}"
+    yield from _sync_note(row)
+
+
+def _sync_note(row: Row) -> Iterator[str]:
+    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
+        yield "sync cost: too small to be told from the noise of its launch"
+
+
+def _notes_of_setting(row: Row) -> Iterator[str]:
+    """What a change by a setting does not say by itself."""
+    for setting in row.settings:
+        was_done = setting.name != "compile" or "not_compiled" not in row.flags
+        if setting.name in LOOSE and not setting.is_option and was_done:
+            yield LOOSE[setting.name]
+    yield from _compiled(row)
+    if row.same_buckets_as is not None:
+        yield f"the same layout of buckets as {row.same_buckets_as}: what differs is noise"
+    if row.samples_per_s is not None and row.setting.reason is not None:
+        yield f"no change given: {row.setting.reason}"
+    if row.rung_below and row.samples_per_s is not None and row.rung.reason is not None:
+        yield f"not compared with the rung below: {row.rung.reason}"
+    if row.parity_note is not None:
+        yield f"parity {parity_of(row)}: {row.parity_note}"
 
 
 def _compiled(row: Row) -> list[str]:
@@ -127,33 +155,6 @@ def _compiled(row: Row) -> list[str]:
     left = f", {plural(one.uncompiled, 'function')} left uncompiled" if one.uncompiled else ""
     why = f" (most often: {next(iter(one.reasons))})" if one.reasons else ""
     return [f"{took}: {what}, {breaks}{left}{why}"]
-
-
-def _notes_of_details(row: Row) -> Iterator[str]:
-    """What figures of time do not say by themselves."""
-    if row.samples_per_s is not None and row.own_speedup.reason is not None:
-        yield f"not compared with itself: {row.own_speedup.reason}"
-    yield from _sync_note(row)
-
-
-def _sync_note(row: Row) -> Iterator[str]:
-    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
-        yield "sync cost: too small to be told from the noise of its launch"
-
-
-def _notes_of_setting(row: Row) -> Iterator[str]:
-    """What a change by a setting does not say by itself."""
-    for setting in row.settings:
-        if setting.name in LOOSE and not setting.is_option:
-            yield LOOSE[setting.name]
-    if row.same_buckets_as is not None:
-        yield f"the same layout of buckets as {row.same_buckets_as}: what differs is noise"
-    if row.samples_per_s is not None and row.setting.reason is not None:
-        yield f"no change given: {row.setting.reason}"
-    if row.rung_below and row.samples_per_s is not None and row.rung.reason is not None:
-        yield f"not compared with the rung below: {row.rung.reason}"
-    if row.parity_note is not None:
-        yield f"parity {parity_of(row)}: {row.parity_note}"
 
 
 def _gain(row: Row) -> list[str]:
@@ -258,8 +259,8 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
     not_compiled = {row.case.id for row in rows if "not_compiled" in row.flags}
 
     def name(case: Case) -> str:
-        values = [_value(case, name, not_compiled) for name in varying]
-        return ", ".join([case.label, *filter(None, values)])
+        texts = (_value(case, name, not_compiled) for name in varying)
+        return ", ".join([case.label, *filter(None, texts)])
 
     return name
 
@@ -267,14 +268,12 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
 def _value(case: Case, name: str, not_compiled: Set[str]) -> str:
     """A field in words; empty where it has no value, or a plain one that goes without saying."""
     value = getattr(case, name)
-    if name == "compile_scope" and case.compile == "none":
-        return ""
-    if name == "compile" and case.id in not_compiled:
-        return f"compile {value} asked for and not done"
     if value is None or (name in NAMED and value == PLAIN_VALUES[name]):
         return ""
     if name == "env":
         return " ".join(f"{variable}={text}" for variable, text in value.items())
     if name in NAMED_BY_VALUE:
         return str(value)
+    if name == "compile" and case.id in not_compiled:
+        value = f"{value} {NOT_DONE}"
     return name if value is True else f"{SHORT_NAMES.get(name, name)} {value}"

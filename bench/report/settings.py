@@ -19,7 +19,7 @@ from bench.analyze.settings import (
 )
 from bench.errors import plural
 from bench.report import cells
-from bench.report.notes import NAMED_BY_VALUE
+from bench.report.notes import NAMED_BY_VALUE, NOT_DONE, SHORT_NAMES
 from bench.report.style import Column
 
 MIB = 2**20
@@ -95,7 +95,7 @@ def _settings(
     strategies = list(dict.fromkeys(row.case.strategy for row in rows))
     names = {}
     for row in rows:
-        words = setting_words(row.settings) or PLAIN
+        words = _name(row, row.settings) or PLAIN
         names[row.case.id] = words if len(strategies) == 1 else f"{row.case.strategy}: {words}"
     return SettingsTable(
         title=f"Settings of {_and(strategies)}",
@@ -110,9 +110,9 @@ def _settings(
 def _ladder(rows: list[Row], memory: str, stem: str, *, compact: bool) -> SettingsTable:
     case = rows[0].case
     names = {
-        row.case.id: f"+ {setting_words(row.rung_settings) or NOTHING}"
+        row.case.id: f"+ {_name(row, row.rung_settings) or NOTHING}"
         if row.rung_below
-        else setting_words(row.settings) or PLAIN
+        else _name(row, row.settings) or PLAIN
         for row in rows
     }
     return SettingsTable(
@@ -197,6 +197,16 @@ def _plain_rows(rows: Sequence[Row]) -> dict[str, Row]:
     return {id_: row for id_, row in found.items() if row is not None}
 
 
+def _name(row: Row, settings: Sequence[Setting]) -> str:
+    """The settings in words; one that was asked for and came to nothing is called that."""
+    texts = [setting_words([one]) for one in settings]
+    if "not_compiled" in row.flags:
+        compiled = [not one.is_option and one.name == "compile" for one in settings]
+        pairs = zip(texts, compiled, strict=True)
+        texts = [f"{text} {NOT_DONE}" if undone else text for text, undone in pairs]
+    return ", ".join(filter(None, texts))
+
+
 def setting_words(settings: Sequence[Setting]) -> str:
     """What is set, such as: bf16-amp, bucket_cap_mb 25, no broadcast_buffers."""
     return ", ".join(filter(None, (_words(one) for one in settings)))
@@ -216,6 +226,7 @@ def _named(name: str, value: Any) -> str:
         return name if value else f"no {name}"
     if value is None:
         return f"{name} null"
+    name = SHORT_NAMES.get(name, name)
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
 

@@ -44,40 +44,40 @@ class DeepSpeedOptions(Options, frozen=True, kw_only=True):
     """
 
     stage: Literal[0, 1, 2, 3] = 0
-    """What is sharded over the devices: 0 nothing, 1 the optimizer's state, 2 the gradients
-    too, 3 the parameters as well. Helps where memory binds, each stage more. Costs
-    communication: 1 and 2 all-reduce gradients as 0 does, and then gather what each device has
-    updated, half as much again on the wire; 3 gathers parameters before their use instead."""
+    """ZeRO's stage, what is sharded over the devices: 0 nothing, 1 the optimizer's state, 2 the
+    gradients too, 3 the parameters as well. Helps by saving the more memory the higher it is. Costs
+    3 half as much communication again; 1 and 2 communicate as much as 0, but not during backward
+    unless told to."""
     reduce_bucket_size: PositiveInt = 500_000_000
-    """Numbers that are reduced at a time, from stage 1 on. Helps, when smaller, to start
-    earlier where communication overlaps. Costs a latency for each; contiguous gradients keep a
-    buffer of this size on each device, 2 GB in fp32 at the default, however small the model."""
-    allgather_bucket_size: PositiveInt = 500_000_000
-    """Numbers of updated parameters that are gathered at a time, in stages 1 and 2; must be
-    even. Helps, when smaller, to need less memory at the end of a step. Costs a latency for
+    """Numbers that are reduced at a time, from stage 1 on. Helps, when lowered, to start early
+    where communication may overlap, and to save the buffer of this size that contiguous gradients
+    keep: 2 GB in fp32 at the default, however small the model. Costs, when lowered, a latency for
     each."""
+    allgather_bucket_size: PositiveInt = 500_000_000
+    """Numbers of updated parameters that are gathered at a time, in stages 1 and 2; even. Helps,
+    when lowered, by a smaller buffer at the end of a step. Costs a latency for each."""
     overlap_comm: bool | None = None
     """Reduce gradients while backward goes on. Null is DeepSpeed's own choice: true in stage 3,
-    else false. Helps on accelerators, where it hides communication. Costs a second buffer; on a
-    CPU there are no streams that could overlap."""
+    else false. Helps on accelerators by hiding communication; a CPU has no streams that could
+    overlap. Costs a second buffer."""
     contiguous_gradients: bool = True
-    """Copy gradients into one buffer as they come. Helps large models, whose memory would fall
-    into fragments. Costs a copy, and a buffer of ``reduce_bucket_size``."""
+    """Copy gradients into one buffer as they come. Helps by saving the allocator from fragments on
+    large models. Costs a copy, and a buffer of ``reduce_bucket_size``."""
     stage3_prefetch_bucket_size: PositiveInt = 50_000_000
-    """Numbers of parameters that stage 3 gathers ahead of their use. Helps, when larger, to
-    hide more of the gathering. Costs the memory of what is gathered early."""
+    """Numbers of parameters that stage 3 gathers ahead of their use. Helps, when raised, to hide
+    more of the gathering. Costs memory for more of the model."""
     stage3_param_persistence_threshold: PositiveInt = 100_000
-    """Stage 3 leaves parameters smaller than this whole on every device; a small model has none
-    that are larger than the default, and then nothing is gathered before its use. Helps, when
-    larger, to save small messages. Costs the memory of what is not sharded."""
+    """Stage 3 leaves parameters smaller than this whole on every device. In a small model nothing
+    is larger than the default, so that nothing is gathered before use. Helps, when raised, by
+    saving small messages. Costs memory."""
     stage3_max_reuse_distance: PositiveInt = 1_000_000_000
-    """Stage 3 keeps a gathered parameter that is used again before this many numbers of others;
-    at the default a model of up to a billion parameters stays whole from forward to backward.
-    Helps, when larger, to save gathering. Costs the memory of what is kept."""
+    """Stage 3 keeps a gathered parameter that is used again before this many numbers of others. At
+    the default a model of up to a billion parameters stays whole from forward to backward. Helps,
+    when raised, by saving gathering. Costs memory."""
     offload_optimizer: Literal["none", "cpu"] = "none"
-    """Keep the optimizer's state on the host and update there, from stage 1 on; on accelerators
-    only. Helps a larger model to fit. Costs copies both ways in every step, and an update by
-    torch's optimizer on the host's cores in place of the device's."""
+    """Keep the optimizer's state on the host and update there, from stage 1 on. On accelerators
+    only. Helps by freeing a device's memory for a larger model. Costs copies both ways in every
+    step, and an update on the host's cores."""
 
 
 EFFECTIVE: Mapping[str, tuple[int, ...]] = {

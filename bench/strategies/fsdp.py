@@ -35,31 +35,30 @@ class FSDPOptions(Options, frozen=True, kw_only=True):
     """Settings of ``fsdp``. A default is not passed to torch at all."""
 
     reshard_after_forward: bool | PositiveInt | None = None
-    """Free a unit's gathered parameters after forward and gather them again in backward. Null
-    is torch's rule: all units but the root; true frees the root's, too; a number gathers again
-    within groups of as many ranks, for which torch makes groups for every unit. Helps, as
-    false, where communication binds: a third of it is saved. Costs false the memory of a whole
-    model, and a number that of its groups' parts."""
+    """Free a unit's gathered parameters after forward and gather them again in backward. Null is
+    torch's rule: all units but the root; true frees the root's, too; a number gathers again within
+    groups of as many ranks, for which torch makes groups for every unit. Helps false to save these
+    all-gathers, and a number to keep them on one host. Costs false the memory of a whole model, and
+    a number that of a part of it."""
     mixed_precision: Narrow | None = None
-    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type:
-    shards stay in fp32, and each unit is gathered and computed in this type. Helps where
-    communication or memory binds: halves what is gathered, and keeps no second copy of the
-    weights. Costs digits that autocast keeps, in norms, softmax and loss."""
+    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type: shards
+    stay in fp32, and each unit is gathered and computed in this type. Helps by halving what is
+    gathered, and by keeping no second copy of the weights. Costs norms, softmax and loss the digits
+    that autocast keeps."""
     reduce_dtype: Reduced | None = None
-    """Type in which gradients are reduced under ``mixed_precision``; null is that same type.
-    Helps, as fp32, to keep the small contributions of many ranks. Costs twice the bytes that
-    are reduced."""
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. Helps
+    fp32 to keep small contributions of many ranks. Costs fp32 twice the bytes to reduce."""
     shard_size: PositiveInt | None = None
     """Ranks that a model is split over; the groups of as many ranks are replicas of each other
-    (hybrid sharding). Helps where a group is one host with quick links, within which gathers
-    stay. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    (hybrid sharding). Helps where such a group is one host with quick links, since gathers stay
+    within it. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
     wrap: Wrap = "units"
-    """What is gathered at once: each unit of the workload, or, with root, the whole model.
-    Helps, as root, where units are so small that latency binds. Costs the memory of all
-    parameters at once, and overlaps with nothing."""
+    """What is gathered at once: each unit of the workload, or, with root, the whole model. Helps
+    root where each collective takes long to begin and memory is ample. Costs root the memory of all
+    parameters at once, and an all-gather that overlaps with nothing."""
     cpu_offload: bool = False
-    """Keep shards, gradients and optimizer state on the host, where the optimizer runs; on
-    accelerators only. Helps models that fit no other way. Costs copies over the bus in every
+    """Keep shards, gradients and optimizer state on the host, where the optimizer runs. On
+    accelerators only. Helps models to fit that fit no other way. Costs copies over the bus in every
     step, for which the host waits."""
 
 

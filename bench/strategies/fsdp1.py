@@ -46,27 +46,26 @@ class FSDP1Options(Options, frozen=True, kw_only=True):
     """Settings of ``fsdp1``. A default is not passed to torch, but for ``use_orig_params``."""
 
     sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard"] = "full_shard"
-    """What is sharded: parameters, gradients and optimizer state; with shard_grad_op,
-    parameters only outside of forward and backward; with no_shard nothing, which is DDP by
-    other means, and deprecated. Helps, as shard_grad_op, where communication binds: it saves
-    the second all-gather. Costs it the memory of a whole model."""
+    """What is sharded: parameters, gradients and optimizer state; with shard_grad_op, parameters
+    only outside of forward and backward; with no_shard nothing, which is DDP by other means, and
+    deprecated. Helps shard_grad_op to save the second all-gather. Costs shard_grad_op and no_shard
+    the memory of a whole model."""
     mixed_precision: Narrow | None = None
-    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type:
-    shards stay in fp32, and each unit is gathered, computed and reduced in this type. Helps
-    where communication binds: halves it. Costs digits that autocast keeps, in softmax and loss,
-    and many small collectives, as batch norms stay in fp32, each a unit of its own."""
+    """FSDP's own mixed precision, in place of autocast, with ``precision`` of the same type: shards
+    stay in fp32, and each unit is gathered, computed and reduced in this type. Batch norms stay in
+    fp32, each as a unit of its own. Helps by halving what is communicated. Costs norms, softmax and
+    loss the digits that autocast keeps, and models with batch norm many small collectives."""
     reduce_dtype: Reduced | None = None
-    """Type in which gradients are reduced under ``mixed_precision``; null is that same type.
-    Helps, as fp32, to keep the small contributions of many ranks. Costs twice the bytes that
-    are reduced."""
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. Helps
+    fp32 to keep small contributions of many ranks. Costs fp32 twice the bytes to reduce."""
     shard_size: PositiveInt | None = None
     """Ranks that a model is split over; the groups of as many ranks are replicas of each other
-    (hybrid sharding). Helps where a group is one host with quick links, within which gathers
-    stay. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    (hybrid sharding). Helps where such a group is one host with quick links, since gathers stay
+    within it. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
     wrap: Wrap = "units"
-    """What is gathered at once: each unit of the workload, or, with root, the whole model.
-    Helps, as root, where units are so small that latency binds. Costs the memory of all
-    parameters at once, and overlaps with nothing."""
+    """What is gathered at once: each unit of the workload, or, with root, the whole model. Helps
+    root where each collective takes long to begin and memory is ample. Costs root the memory of all
+    parameters at once, and an all-gather that overlaps with nothing."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:

@@ -29,9 +29,9 @@ class ZeroOptions(Options, frozen=True, kw_only=True):
     """Settings of ``zero``. A default is not passed to torch at all."""
 
     parameters_as_bucket_view: bool = False
-    """Lay the parameters that a rank updates into one tensor, and broadcast that, not each of
-    them. Helps where parameters are many and small. Costs a second copy of all parameters while
-    the optimizer is built."""
+    """Lay the parameters that a rank updates into one tensor, and broadcast that, not each of them.
+    Helps where parameters are many and small. Costs a second copy of all parameters while the
+    optimizer is built."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:

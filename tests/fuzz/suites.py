@@ -113,7 +113,6 @@ LADDERS: tuple[list[dict[str, Any]], ...] = (
     [{"optimizer_kernels": "foreach"}, {"compile": "default", "compile_scope": "inside"}],
     [{"options": {"bucket_cap_mb": 3}}],
     [{"launches": 3}],
-    [{}],
 )
 
 
@@ -136,7 +135,7 @@ def blocks(draw: Draw) -> dict[str, Any]:
         block["filter"] = draw(st.sampled_from(FILTERS))
     if draw(st.integers(0, 3)) == 0:
         block["twins"] = draw(st.booleans())
-    if draw(st.integers(0, 5)) == 0:
+    if draw(st.integers(0, 9)) == 0:
         block["ladder"] = draw(st.sampled_from(LADDERS))
     return block
 

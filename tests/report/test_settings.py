@@ -19,7 +19,7 @@ from bench.report.charts import write_charts
 from bench.report.page import markdown, plain, write_report
 from bench.report.settings import SettingsTable, setting_words
 from bench.report.tables import tables_of
-from tests.analyze.test_scaling import timing
+from tests.analyze.test_scaling import COMPILED, timing
 from tests.report.made_settings import (
     LADDER,
     LADDER_RATES,
@@ -208,6 +208,36 @@ def test_notes_say_what_a_change_does_not() -> None:
     assert "no change given: ddp with plain settings was not measured" in section
     assert "superlinear" not in section
     assert "*Settings* stand against" in page
+
+
+def test_what_was_not_compiled_is_no_compiled_row() -> None:
+    case = variant(compile="default", compile_scope="blocks")
+    empty = msgspec.structs.replace(COMPILED, graphs=0)
+    records = [
+        msgspec.structs.replace(one, flags=["not_compiled"], compilation=empty)
+        if one.pass_ == "timing"
+        else one
+        for one in measured(case, 240.0)
+    ]
+    rows = rows_of([], [*measured(PLAIN_DDP, 180.0), *records])
+    table = only_table(rows)
+    assert cells_of(table, "setting")[1] == "compile default asked for and not done, scope blocks"
+    assert cells_of(table, "against plain")[1] == cells.DASH
+    section = markdown(make_info(), [], tables_of(rows)).split("### Settings")[1]
+    assert "compiled: may sum in another order" not in section
+    assert "no change given: nothing was compiled" in section
+
+
+def test_a_compiled_row_says_what_it_took() -> None:
+    case = variant(compile="default")
+    records = [
+        msgspec.structs.replace(one, compilation=COMPILED) if one.pass_ == "timing" else one
+        for one in measured(case, 240.0)
+    ]
+    rows = rows_of([], [*measured(PLAIN_DDP, 180.0), *records])
+    section = markdown(make_info(), [], tables_of(rows)).split("### Settings")[1]
+    assert "compiled: may sum in another order" in section.split("### Where")[0]
+    assert "not part of the figure: 1 graph of 50 calls" in section.split("### Where")[0]
 
 
 def test_failures_are_rows_of_it() -> None:

@@ -81,10 +81,10 @@ def test_a_compiled_row_names_what_was_compiled_and_what_that_took() -> None:
     rows = rows_of(cases, records)
     names = [variants(rows)(case) for case in cases]
     assert names == [
-        "single, compile none",
-        "single, compile default, scope outside",
+        "single",
+        "single, compile default",
         "single, compile default, scope blocks",
-        "single, compile max-autotune asked for and not done, scope outside",
+        "single, compile max-autotune asked for and not done",
     ]
     _, first, second, third = ("; ".join(notes_of(row, "scaling")) for row in rows)
     assert (
