@@ -43,11 +43,12 @@ class LossScale:
         are fused and can decide for themselves.
         """
         self._scaler.step(optimizer)
-        found = list(self._scaler._found_inf_per_device(optimizer).values())
-        was_skipped = torch.stack([one.to(found[0].device).sum() for one in found]).sum() > 0
+        first, *others = self._scaler._found_inf_per_device(optimizer).values()
+        for other in others:
+            first = first + other.to(first.device, non_blocking=True)
         if self._skipped is None:
-            self._skipped = torch.zeros((), dtype=torch.int64, device=was_skipped.device)
-        self._skipped += was_skipped
+            self._skipped = torch.zeros_like(first, dtype=torch.int64)
+        self._skipped += first > 0
         self._scaler.update()
         self._is_unscaled = False
 

@@ -202,6 +202,14 @@ def test_a_checkpointed_unit_keeps_its_names_and_can_be_copied() -> None:
     other(torch.randn(4, 8)).sum().backward()
     assert all(parameter.grad is not None for parameter in other.parameters())
     assert all(parameter.grad is None for parameter in model.parameters())
+    # As DataParallel makes its replicas, with the parameters of another device.
+    replica = model[0]._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    assert isinstance(replica, nn.Sequential)
+    replica._modules["0"] = nn.Linear(8, 8)
+    replica(torch.randn(4, 8)).sum().backward()
+    assert all(
+        parameter.grad is None for name, parameter in model.named_parameters() if "0.0" in name
+    )
 
 
 def test_of_nested_units_the_inner_ones_are_computed_again() -> None:
