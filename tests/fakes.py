@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
 from bench.plan.case import Case, DeviceInfo, Effort, Machine, Window, identify
 from bench.strategies import ddp
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
+from bench.strategies.local_sgd import LocalSession
 from bench.strategies.single import prepare as prepare_single
 from tests import misbehaviour
 from tests.misbehaviour import misbehave, misbehave_early
@@ -194,6 +196,27 @@ def _misbehaving(fault: str, **changes: Any) -> Strategy:
 
     (plain,) = ddp.STRATEGIES
     return dataclasses.replace(plain, name=fault, prepare=prepare, **changes)
+
+
+def _inexact(fault: str) -> Strategy:
+    """Post-local SGD with one thing wrong."""
+
+    def prepare(problem: Problem, context: Context) -> Session:
+        session = ddp.prepare(problem, context)
+        assert isinstance(session, LocalSession)
+        averager = session.averaging.averager
+        assert isinstance(averager, PeriodicModelAverager)
+        averager.period = 1  # a step after the start is one with an average
+        if fault == "never_averaged":
+            averager.warmup_steps = 10**9
+        return session
+
+    (plain,) = ddp.STRATEGIES
+    return dataclasses.replace(plain, name=fault, prepare=prepare)
+
+
+NEVER_AVERAGED = _inexact("never_averaged")
+NEVER_APART = _inexact("never_apart")
 
 
 LOCAL = _misbehaving("local")

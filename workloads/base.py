@@ -52,6 +52,9 @@ class Facts:
     has_sparse_gradients: bool = False
     has_shard_units: bool = True
     """Whether ``Problem.shard_units`` gives any."""
+    has_unused_parameters: bool = False
+    """Whether steps leave parameters without a gradient: the same ones in every step, on every
+    rank."""
 
 
 OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]

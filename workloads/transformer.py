@@ -39,6 +39,9 @@ class TransformerOptions(Options, frozen=True, kw_only=True):
     """Tokens of a sample."""
     tie_embeddings: bool = True
     """Use the token embedding as the output layer's weight too."""
+    unused_branch: bool = False
+    """Hold one more block that no step uses, as a model with an idle expert or a second task does:
+    its parameters get no gradient."""
 
     def __post_init__(self) -> None:
         self.require_positive("layers", "heads", "width", "vocabulary", "sequence_length")
@@ -94,6 +97,8 @@ class Transformer(nn.Module):
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * options.layers))
         if options.tie_embeddings:
             self.head.weight = self.tokens.weight
+        if options.unused_branch:
+            self.spare = Block(options)
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
         """Logits of the next token at every position, (B, L, V)."""
@@ -114,7 +119,11 @@ def _initialise(module: nn.Module) -> None:
 
 def facts(options: TransformerOptions) -> Facts:
     """Sequences, counted in tokens."""
-    return Facts(unit="token", units_per_sample=options.sequence_length)
+    return Facts(
+        unit="token",
+        units_per_sample=options.sequence_length,
+        has_unused_parameters=options.unused_branch,
+    )
 
 
 def build(options: TransformerOptions, build: Build) -> Problem:

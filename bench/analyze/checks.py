@@ -91,6 +91,13 @@ FLAGS = {
     " after every micro-step, not once a step",
     "deepspeed_autocast": "under autocast DeepSpeed also communicates the weights and gradients of"
     " linear and convolutional layers in the narrow type: half the bytes of other rows",
+    "overhead_only": "the search for unused parameters costs time and finds none: this workload has"
+    " none",
+    "no_buffers": "broadcast_buffers makes no difference to a workload without buffers, such as"
+    " those of batch norm",
+    "hook_in_turn": "over gloo PowerSGD waits for each bucket before the next one is sent, since"
+    " their messages would be taken for each other: it overlaps with nothing",
+    "host_waits": "torch makes the host wait for the device in this strategy's steps",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",

@@ -115,7 +115,10 @@ class CpuDevice:
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
         """See ``Device``."""
         return profile(
-            activities=[ProfilerActivity.CPU], record_shapes=shapes, profile_memory=memory
+            activities=[ProfilerActivity.CPU],
+            record_shapes=shapes,
+            profile_memory=memory,
+            experimental_config=_every_thread(),
         )
 
     def set_precision(self, precision: Precision) -> None:
@@ -264,6 +267,18 @@ class AcceleratorDevice:
             return None
         free, total = read(index)
         return int(total - free)
+
+
+def _every_thread() -> Any:
+    """Settings with which a profile sees all threads; None for a torch that has no such thing.
+
+    Without, it sees the thread that started it, and those that autograd starts: what a hook of DDP
+    sends from gloo's threads, and what is allocated or freed there, would be missing.
+    """
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except (AttributeError, TypeError):
+        return None
 
 
 def open_device(

@@ -23,7 +23,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -73,6 +73,8 @@ class Reference:
     """Largest norm of a tensor's change under reordering, in the case's own precision."""
     scale: float = 1.0
     """Of the loss of each rank's micro-batches, in the case's own precision."""
+    settled: Tensors = field(default_factory=dict)
+    """Gradient of a later step in fp64, for a strategy that takes steps to settle; else empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,33 +105,43 @@ class Comparison:
         return f"{self.where} is off by {self.error:.1e}, {self.tolerance:.1e} is allowed"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What training in fp64 left: the fields of the same names of ``Reference``."""
+
+    losses: list[float]
+    first: Tensors
+    final: Tensors
+    moved: dict[str, float]
+    settled: Tensors
+
+
 def train_reference(
-    problem: Problem, step_batches: Iterator[list[Batch]], steps: int
-) -> tuple[list[float], Tensors, Tensors, dict[str, float]]:
+    problem: Problem, step_batches: Iterator[list[Batch]], steps: int, *, settle_steps: int = 0
+) -> Trained:
     """Train on one device in fp64.
 
     Args:
         problem: with its initial parameters.
         step_batches: per step, its micro-batches.
         steps: optimizer steps.
-
-    Returns:
-        The loss of each step, the first step's gradient, the last parameters, and how far each of
-        them moved.
+        settle_steps: after which one more gradient is kept, where there are any.
     """
     parameters = dict(problem.model.named_parameters())
     initial = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     optimizer = problem.make_optimizer(parameters.values())
     losses: list[float] = []
-    first: Tensors = {}
-    for batches in itertools.islice(step_batches, steps):
+    kept: dict[int, Tensors] = {}
+    for step, batches in enumerate(itertools.islice(step_batches, steps)):
         losses.append(accumulate(problem, batches))
-        first = first or copy_gradients(parameters.items())
+        if step in {0, settle_steps}:
+            kept[step] = copy_gradients(parameters.items())
         optimizer.step()
         optimizer.zero_grad()
     final = {name: parameter.detach().cpu() for name, parameter in parameters.items()}
     moved = {name: norm(parameters[name].detach() - initial[name]) for name in parameters}
-    return losses, first, final, moved
+    settled = kept[settle_steps] if settle_steps > 0 else {}
+    return Trained(losses=losses, first=kept[0], final=final, moved=moved, settled=settled)
 
 
 def accumulate(
@@ -276,25 +288,37 @@ def step_batches(
             yield [batch for batches in rounds for batch in batches]
 
 
-def compare_losses(losses: list[float], reference: Reference) -> Comparison:
-    """fp64: the worst relative error among the losses of all steps."""
+def compare_losses(
+    losses: list[float],
+    reference: Reference,
+    steps: slice = slice(None),
+    *,
+    tolerance: float = TOLERANCE,
+) -> Comparison:
+    """fp64: the worst relative error among the losses of some steps, all of them unless told."""
     assert len(losses) == len(reference.losses), f"{len(losses)} steps were trained"
-    pairs = enumerate(zip(losses, reference.losses, strict=True), start=1)
+    pairs = [*enumerate(zip(losses, reference.losses, strict=True), start=1)]
     return worst(
         Comparison(
             error=abs(loss - expected) / abs(expected),
-            tolerance=TOLERANCE,
+            tolerance=tolerance,
             where=f"loss of step {step}",
         )
-        for step, (loss, expected) in pairs
+        for step, (loss, expected) in pairs[steps]
     )
 
 
 def compare_first(gradients: Iterable[tuple[str, Tensor]], reference: Reference) -> Comparison:
     """fp64: the worst tensor of the first gradient, relative to its size."""
-    sizes = {name: norm(gradient) for name, gradient in reference.first.items()}
-    tolerances = dict.fromkeys(sizes, TOLERANCE)
-    return _compare(gradients, reference.first, "gradient of", sizes, tolerances)
+    return compare_gradients(gradients, reference.first, tolerance=TOLERANCE)
+
+
+def compare_gradients(
+    gradients: Iterable[tuple[str, Tensor]], expected: Tensors, *, tolerance: float
+) -> Comparison:
+    """The worst tensor of a gradient, relative to its size; all of them may be off alike."""
+    sizes = {name: norm(gradient) for name, gradient in expected.items()}
+    return _compare(gradients, expected, "gradient of", sizes, dict.fromkeys(sizes, tolerance))
 
 
 def compare_final(parameters: Iterable[tuple[str, Tensor]], reference: Reference) -> Comparison:
@@ -304,7 +328,11 @@ def compare_final(parameters: Iterable[tuple[str, Tensor]], reference: Reference
 
 
 def compare_native(
-    gradients: Iterable[tuple[str, Tensor]], reference: Reference, *, rounding: float
+    gradients: Iterable[tuple[str, Tensor]],
+    reference: Reference,
+    *,
+    rounding: float,
+    by_design: float = 0.0,
 ) -> Comparison:
     """The case's precision: the worst tensor of the first gradient, against its own spread.
 
@@ -312,11 +340,14 @@ def compare_native(
         gradients: what the strategy synchronised.
         reference: what one device had.
         rounding: relative rounding error of the precision that computes, such as 1.2e-7.
+        by_design: what the strategy itself may change, relative.
     """
     sizes = {name: norm(gradient) for name, gradient in reference.native.items()}
     scales = _scales(sizes)
     tolerances = {
-        name: SPREAD_FACTOR * reference.spread[name] / scales[name] + ROUNDINGS * rounding
+        name: SPREAD_FACTOR * reference.spread[name] / scales[name]
+        + ROUNDINGS * rounding
+        + by_design
         for name in sizes
     }
     return _compare(gradients, reference.native, "gradient of", sizes, tolerances)

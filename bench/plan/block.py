@@ -242,12 +242,14 @@ class BlockPlanner:
             case=case,
             effort=effort,
             skip_reason=self._skip_reason(case, model, way.strategy, available),
-            flags=self._flags(case, way.strategy, available),
+            flags=self._flags(case, model, way.strategy, available),
         )
 
-    def _flags(self, case: Case, strategy: Strategy, available: int) -> tuple[str, ...]:
+    def _flags(
+        self, case: Case, model: _Model, strategy: Strategy, available: int
+    ) -> tuple[str, ...]:
         try:
-            found = tuple(flags_of(case, strategy, available, self.machine))
+            found = tuple(flags_of(case, strategy, model.facts, available, self.machine))
         except Exception as error:  # a user's own function
             message = f"the flags of {case.strategy} fail: {type(error).__name__}: {error}"
             raise self._error(message, "strategies") from error

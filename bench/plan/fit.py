@@ -20,7 +20,9 @@ NATIVE = {"bf16": BF16, "bf16-amp": BF16, "fp16-amp": FP16}
 """Flags of CPUs, any of which means that they multiply in the precision's narrow type."""
 
 
-def flags_of(case: Case, strategy: Strategy, available: int, machine: Machine) -> Iterator[str]:
+def flags_of(
+    case: Case, strategy: Strategy, facts: Facts, available: int, machine: Machine
+) -> Iterator[str]:
     """What can be said of a case's figures before they are measured."""
     if case.device == "cpu":
         if case.world_size > available:
@@ -33,7 +35,7 @@ def flags_of(case: Case, strategy: Strategy, available: int, machine: Machine) -
         yield "scaler_syncs"
     if case.device == "cpu" and _is_emulated(case, machine):
         yield "emulated_precision"
-    yield from strategy.flags(case)
+    yield from strategy.flags(facts, case)
 
 
 def _is_emulated(case: Case, machine: Machine) -> bool:

@@ -285,7 +285,7 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """Why it failed, or was not checked."""
     error: Size | None = None
     """fp64: worst relative difference among the losses of all steps, the first gradient and the
-    last parameters."""
+    last parameters; of those that are exact by design."""
     tolerance: Size | None = None
     gradient_error: Size | None = None
     """The case's own precision: first gradient of the worst tensor, relative to its reference."""

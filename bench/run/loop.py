@@ -18,12 +18,13 @@ from torch import Tensor
 from bench.measure.clock import Block, Clock
 from bench.plan.case import Effort, Window
 from bench.strategies.base import Session
+from bench.strategies.nature import STEADY, Rhythm
 from workloads.base import Batch
 
 BLOCK_S = 0.5
 """Wanted length of a block: long against the agreement between blocks, short against a window."""
 PILOT_STEPS = 4
-"""Last steps of warm-up, from whose spread the length of the window is decided."""
+"""Last steps of warm-up, at least, from whose spread the length of the window is decided."""
 OVERTIME = 2.0
 """Times ``max_s`` after which a window ends that takes longer than it was decided to."""
 QUIET_STEPS = 4
@@ -52,6 +53,8 @@ class Engine:
     accumulation_steps: int
     syncs_every: bool = False
     """Whether every micro-step synchronises, and not the last one of an optimizer step alone."""
+    rhythm: Rhythm = STEADY
+    """Blocks of the window, and of the pairs, are whole rounds of it."""
     sample_memory: Callable[[], None] = field(default=lambda: None)
     """Called between blocks."""
     compilations: Callable[[], int] | None = None
@@ -146,16 +149,26 @@ def run_block(engine: Engine, steps: int, *, sync: bool = True) -> Block:
     return block
 
 
-def warmup_rule(effort: Effort, device_type: str) -> tuple[int, float]:
+def warmup_rule(effort: Effort, device_type: str, rhythm: Rhythm = STEADY) -> tuple[int, float]:
     """(least steps, least seconds) before the window.
 
     On a CPU: past DDP's rebuild of its buckets in the second step, and a pilot. On accelerators:
     past the ten steps in which DDP makes the host wait to time itself, and long enough for clocks
-    to rise.
+    to rise. Whatever is asked for, past the steps in which a strategy trains otherwise than later,
+    the first of its own kind, and a pilot.
     """
+    settled = 0
+    if rhythm != STEADY:
+        settled = rhythm.settle_steps + 1 + pilot_steps(rhythm)
     if effort.warmup_steps != "auto":
-        return effort.warmup_steps, 0.0
-    return (6, 0.5) if device_type == "cpu" else (12, 2.0)
+        return max(effort.warmup_steps, settled), 0.0
+    steps, seconds = (6, 0.5) if device_type == "cpu" else (12, 2.0)
+    return max(steps, settled), seconds
+
+
+def pilot_steps(rhythm: Rhythm) -> int:
+    """Last steps of warm-up from which the window's length is decided: whole rounds."""
+    return rhythm.whole_rounds(PILOT_STEPS)
 
 
 def compile_steps(engine: Engine) -> list[float]:
@@ -175,6 +188,8 @@ def compile_steps(engine: Engine) -> list[float]:
 def warm_up(engine: Engine, rule: tuple[int, float], compiled_s: Sequence[float] = ()) -> WarmUp:
     """Run until both parts of the rule are met on the slowest rank; each step timed alone.
 
+    Where there is a warm-up at all, it ends with a round of the strategy's rhythm.
+
     Args:
         engine: what to run.
         rule: least steps, least seconds.
@@ -189,29 +204,33 @@ def warm_up(engine: Engine, rule: tuple[int, float], compiled_s: Sequence[float]
         len(steps.own_s) < min_steps
         or sum(steps.slowest_s[0 if compiled_s else 1 :]) < min_s
         or (is_compiled and steps.quiet < QUIET_STEPS and len(steps.own_s) < COMPILING_STEPS)
+        or (min_steps > 0 and not engine.rhythm.ends_round(len(compiled_s) + len(steps.own_s)))
     ):
         steps.run()
     own_s = [*compiled_s, *steps.own_s]
     return WarmUp(
         first_step_s=own_s[0] if own_s else None,
         step_s=own_s[1:],
-        pilot_s=steps.slowest_s[0 if compiled_s else 1 :][-PILOT_STEPS:],
+        pilot_s=steps.slowest_s[0 if compiled_s else 1 :][-pilot_steps(engine.rhythm) :],
     )
 
 
-def decide_length(pilot_s: Sequence[float], window: Window) -> Length:
+def decide_length(pilot_s: Sequence[float], window: Window, rhythm: Rhythm = STEADY) -> Length:
     """How many blocks of how many steps the window has.
 
     As many steps as two standard errors within ``target_interval`` of the mean need, if steps
-    scatter as in the pilot; at least ``min_steps``, and else no longer than ``max_s``.
+    scatter as in the pilot; at least ``min_steps``, and else no longer than ``max_s``. Blocks are
+    whole rounds, so that each has its share of what comes once in a while.
 
     >>> decide_length([0.1, 0.1, 0.1, 0.1], Window(min_steps=10, max_s=10))
     Length(blocks=2, block_steps=5, set_by='min_steps')
     """
     if not pilot_s:
-        return Length(blocks=window.min_steps, block_steps=1, set_by="min_steps")
+        block_steps = rhythm.period
+        blocks = math.ceil(window.min_steps / block_steps)
+        return Length(blocks=blocks, block_steps=block_steps, set_by="min_steps")
     step_s = max(statistics.fmean(pilot_s), 1e-9)
-    block_steps = max(1, round(min(BLOCK_S, window.max_s / 10) / step_s))
+    block_steps = rhythm.whole_rounds(max(1, round(min(BLOCK_S, window.max_s / 10) / step_s)))
     needed = math.inf
     if len(pilot_s) >= PILOT_STEPS:
         needed = (2 * statistics.stdev(pilot_s) / (step_s * window.target_interval)) ** 2
@@ -234,11 +253,13 @@ def expected_s(length: Length, pilot_s: Sequence[float]) -> float | None:
     return length.blocks * length.block_steps * statistics.fmean(pilot_s)
 
 
-def expected_pairs_s(length: Length, pilot_s: Sequence[float], window: Window) -> float | None:
+def expected_pairs_s(
+    length: Length, pilot_s: Sequence[float], window: Window, rhythm: Rhythm = STEADY
+) -> float | None:
     """How long ``run_sync_pairs`` takes at least, or as long as it may; None without a pilot."""
     if not pilot_s:
         return None
-    pair_s = 2 * (length.block_steps + 1) * statistics.fmean(pilot_s)
+    pair_s = 2 * (length.block_steps + rhythm.period) * statistics.fmean(pilot_s)
     return SYNC_PAIRS * pair_s + window.max_s
 
 
@@ -266,9 +287,9 @@ def run_window(engine: Engine, window: Window, length: Length) -> Timed:
 def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tuple[float, float]]:
     """Seconds per step with and without synchronisation, slowest rank, in pairs of blocks.
 
-    Each pair is measured back to back, in turns with either first, so that drift cancels. A step
-    of its own kind goes before each block: whether DDP broadcasts buffers depends on the step
-    before. The ranks' parameters are no longer equal afterwards.
+    Each pair is measured back to back, in turns with either first, so that drift cancels. A round
+    of its own kind, mostly one step, goes before each block: whether DDP broadcasts buffers depends
+    on the step before. The ranks' parameters are no longer equal afterwards.
     """
     pairs: list[tuple[float, float]] = []
     spent = 0.0
@@ -276,7 +297,7 @@ def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tup
     while len(pairs) < SYNC_PAIRS or (spent < window.max_s and len(pairs) < 4 * SYNC_PAIRS):
         seconds: dict[bool, float] = {}
         for sync in (True, False) if len(pairs) % 2 == 0 else (False, True):
-            run_block(engine, 1, sync=sync)
+            run_block(engine, engine.rhythm.period, sync=sync)
             engine.slowest(0.0)
             block = run_block(engine, block_steps, sync=sync)
             seconds[sync] = engine.slowest(block.elapsed_s) / block_steps

@@ -217,7 +217,7 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
     measured = [one.measured for one in outcomes if one.measured is not None]
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
     seen = {
-        "no_warmup": assignment.effort.warmup_steps == 0,
+        "no_warmup": all(_is_cold(outcome.measured) for outcome in outcomes),
         "ranks_differ": len({outcome.parameter_digest for outcome in outcomes}) > 1,
         "loss_not_finite": any(outcome.loss_is_finite is False for outcome in outcomes),
         "ranks_share_cores": share_cores(placements, assignment.case.device),
@@ -260,6 +260,10 @@ def share_cores(placements: Sequence[Placement], device_type: str) -> bool:
     if device_type == "cpu":
         return len(frozenset().union(*bound)) < sum(map(len, bound))
     return any(sum(other <= one for other in bound) > len(one) for one in bound)
+
+
+def _is_cold(measured: Measured | None) -> bool:
+    return measured is not None and measured.first_step_s is None
 
 
 def _is_coarse(measured: Measured | None) -> bool:

@@ -103,7 +103,7 @@ def measure_communication(rank: Rank) -> Session:
     window = rank.assignment.effort.window
     rank.note(
         phase="communication",
-        expected_s=expected_pairs_s(length, warm.pilot_s, window),
+        expected_s=expected_pairs_s(length, warm.pilot_s, window, rank.rhythm),
         bucket_bytes=engine.session.bucket_bytes(),
     )
     if rank.strategy.can_skip_sync:
@@ -113,9 +113,9 @@ def measure_communication(rank: Rank) -> Session:
         rank.note(sync_pairs_s=run_sync_pairs(engine, window, length.block_steps))
     rank.note(phase="profile")
     profiler = rank.device.profiler(shapes=True)
-    steps = _profiled_count(warm)
+    steps = rank.rhythm.whole_rounds(_profiled_count(warm))
     with profiler:
-        run_block(engine, 1)  # the profiler itself warms up
+        run_block(engine, rank.rhythm.period)  # the profiler itself warms up
         _profiled_steps(rank, engine, steps)
     events = _exported(rank, profiler)
     trace = read_steps(
@@ -139,8 +139,10 @@ def measure_memory(rank: Rank) -> Session:
         _compile(rank, engine)
         rank.note(phase="memory")
         # The first step makes the optimizer's state; DDP rebuilds its buckets before the second.
-        run_block(engine, 2)
-        _profiled_steps(rank, engine, 1)
+        # A strategy that settles holds what it needs after the first step of its own kind.
+        rhythm = rank.rhythm
+        run_block(engine, max(2, rhythm.settle_steps + 1))
+        _profiled_steps(rank, engine, rhythm.period)
     found = read_allocations(_exported(rank, profiler), rank.driven)
     rank.note(allocations=found, held=engine.session.held_bytes())
     rank.note_compiled()
@@ -155,7 +157,7 @@ def try_batch(rank: Rank) -> Session:
     engine = _set_up(rank, one_thread=False)
     rank.note(phase="max_batch")
     try:
-        run_block(engine, TRIED_STEPS)
+        run_block(engine, max(TRIED_STEPS, rank.rhythm.proof_steps))
     except RuntimeError as error:
         if limit_gib is not None and NO_THREAD in str(error):
             raise MemoryError("no memory is left for the stack of a thread") from error
@@ -199,8 +201,8 @@ def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
     engine = _set_up(rank, one_thread=False)
     compiled_s = _compile(rank, engine)
     rank.note(phase="warm-up")
-    warm = warm_up(engine, warmup_rule(effort, rank.case.device), compiled_s)
-    return engine, warm, decide_length(warm.pilot_s, effort.window)
+    warm = warm_up(engine, warmup_rule(effort, rank.case.device, rank.rhythm), compiled_s)
+    return engine, warm, decide_length(warm.pilot_s, effort.window, rank.rhythm)
 
 
 def _compile(rank: Rank, engine: Engine) -> list[float]:
@@ -234,6 +236,7 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
         slowest=rank.slowest,
         accumulation_steps=rank.case.accumulation_steps,
         syncs_every=rank.case.accumulation_sync == "every",
+        rhythm=rank.rhythm,
         sample_memory=rank.device.sample_memory,
         compilations=_count_of(rank.compilation),
         after_block=rank.after_block,

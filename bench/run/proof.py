@@ -7,15 +7,15 @@ import dataclasses
 import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, distributed
 
-from bench.measure import parity
-from bench.records.record import Parity, Verdict
-from bench.run.rank import Rank, proof_size
+from bench.measure import deviation, parity
+from bench.measure.parity import Comparison
+from bench.run.rank import Rank
+from bench.run.verdict import Shown, verdict
 from bench.strategies.base import Session, autocast
 from workloads.base import Batch, Problem
 
@@ -23,10 +23,6 @@ ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torc
 """Type whose rounding bounds what parity can ask, where it is not fp32."""
 CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Types that a strategy may cast to by itself: its reference is a model of that type."""
-IS_ROUGH = 1e-3
-"""Tolerance of a gradient from which its proof is no longer called exact."""
-PROVES_NOTHING = 0.5
-"""Tolerance that would let a halved gradient pass."""
 
 
 def prove(rank: Rank) -> Session:
@@ -34,7 +30,7 @@ def prove(rank: Rank) -> Session:
     assert rank.assignment.reference is not None
     reference = parity.load_reference(Path(rank.assignment.reference))
     rank.note(phase="parity in fp64")
-    session, exact = _prove_exact(rank, reference)
+    session, shown = _prove_exact(rank, reference)
     session.close()
     del session
     gc.collect()
@@ -42,48 +38,56 @@ def prove(rank: Rank) -> Session:
         rank.compilation.forget()  # that of another model than the next one
     rank.note(phase=f"parity in {rank.case.precision}")
     session, native = _prove_native(rank, reference)
-    rank.note(parity=_verdict(rank, exact, native))
+    rank.note(parity=verdict(rank, shown, native, reference))
     rank.note_compiled()
     return session
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Exact:
-    """What training in fp64 showed."""
-
-    steps: parity.Comparison
-    """The worst of all losses and the first gradient."""
-    final: parity.Comparison
-    """The last parameters."""
-    divergence: float
-    """Largest difference of any parameter between ranks."""
-
-
-def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, _Exact]:
+def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, Shown]:
     problem = rank.problem_for_proof(dtype=torch.float64)
     session = rank.session(problem, exact=True)
     batches = rank.batches(problem)
-    losses: list[float] = []
-    comparisons: list[parity.Comparison] = []
-    for step in range(len(reference.losses)):
-        losses.append(_mean_over_ranks(_accumulate(rank, session, batches), rank))
-        if step == 0:
-            comparisons.append(parity.compare_first(session.full_gradients(), reference))
+    exactness, settle_steps = rank.exactness, rank.rhythm.settle_steps
+    shown, steps = Shown(), rank.rhythm.proof_steps
+    for step in range(steps):
+        shown.losses.append(_mean_over_ranks(_accumulate(rank, session, batches), rank))
+        if exactness.kind == "lossy" and step == settle_steps:
+            shown.compressed = deviation.of_gradient(
+                session.full_gradients(),
+                reference.settled or reference.first,
+                tolerance=exactness.gradient_error,
+            )
+        elif step == 0:
+            shown.first = parity.compare_first(session.full_gradients(), reference)
         session.optimizer_step()
-    comparisons.append(parity.compare_losses(losses, reference))
-    return session, _Exact(
-        steps=parity.worst(comparisons),
-        final=parity.compare_final(session.full_parameters(), reference),
-        divergence=_divergence(session) if rank.processes > 1 else 0.0,
-    )
+        if rank.processes > 1 and (exactness.kind == "local" or step == steps - 1):
+            shown.divergence[step + 1] = _divergence(session)
+    if exactness.kind == "exact":
+        shown.final = parity.compare_final(session.full_parameters(), reference)
+    else:
+        shown.way = deviation.of_way(session.full_parameters(), reference)
+    return session, shown
 
 
-def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, parity.Comparison]:
+def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, list[Comparison]]:
+    """The first gradient, and that a strategy that settles later still has numbers then."""
     problem = rank.problem_for_proof()
     session = rank.session(problem, initial_scale=reference.scale)
-    _accumulate(rank, session, rank.batches(problem))
-    rounding = torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
-    return session, parity.compare_native(session.full_gradients(), reference, rounding=rounding)
+    batches = rank.batches(problem)
+    _accumulate(rank, session, batches)
+    settle_steps = rank.rhythm.settle_steps
+    first = parity.compare_native(
+        session.full_gradients(),
+        reference,
+        rounding=torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps,
+        by_design=0.0 if settle_steps else rank.exactness.gradient_error,
+    )
+    if not settle_steps:
+        return session, [first]
+    for _ in range(settle_steps):
+        session.optimizer_step()
+        _accumulate(rank, session, batches)
+    return session, [first, deviation.find_odd_numbers(session.full_gradients())]
 
 
 def _accumulate(rank: Rank, session: Session, batches: Iterator[Batch]) -> float:
@@ -116,38 +120,6 @@ def _divergence(session: Session) -> float:
         worst = torch.maximum(worst, torch.nan_to_num(difference, nan=float("inf")))
     distributed.all_reduce(worst, op=distributed.ReduceOp.MAX)
     return worst.item()
-
-
-def _verdict(rank: Rank, exact: _Exact, native: parity.Comparison) -> Parity:
-    precision = rank.case.precision
-    problems = [f"fp64: {one}" for one in (exact.steps, exact.final) if not one.passed]
-    if exact.divergence != 0:
-        problems.append(f"fp64: ranks ended with parameters up to {exact.divergence:.1e} apart")
-    if not native.passed:
-        problems.append(f"{precision}: {native}")
-    reason = "; ".join(problems) or None
-    if reason is None and native.loosest >= PROVES_NOTHING:
-        reason = (
-            f"exact in fp64; in {precision}, reordering alone may move a gradient by "
-            f"{native.loosest:.1f} times its size, so that nothing more can be shown"
-        )
-    good: Verdict = "exact" if native.loosest < IS_ROUGH else "within_precision"
-    return Parity(
-        verdict="failed" if problems else good,
-        reason=reason,
-        error=_finite(exact.steps.error),
-        tolerance=exact.steps.tolerance,
-        gradient_error=_finite(native.error),
-        gradient_tolerance=_finite(native.loosest),
-        max_rank_divergence=_finite(exact.divergence),
-        reference=rank.strategy.reference(rank.case.options),
-        steps=parity.STEPS,
-        per_device_batch=proof_size(rank.case)[1],
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None
 
 
 def _cast(problem: Problem, dtype: torch.dtype) -> Problem:
@@ -184,8 +156,11 @@ def make_reference(rank: Rank) -> None:
         return autocast(rank.context()) if narrow is None else contextlib.nullcontext()
 
     problem = rank.problem_for_proof(dtype=torch.float64, plain=True)
-    losses, first, final, moved = parity.train_reference(
-        problem, step_batches(problem), parity.STEPS
+    trained = parity.train_reference(
+        problem,
+        step_batches(problem),
+        rank.rhythm.proof_steps,
+        settle_steps=rank.rhythm.settle_steps,
     )
     problem = rank.problem_for_proof(plain=True)
     if narrow is not None:
@@ -204,12 +179,13 @@ def make_reference(rank: Rank) -> None:
     parity.save_reference(
         Path(rank.assignment.reference),
         parity.Reference(
-            losses=losses,
-            first=first,
-            final=final,
-            moved=moved,
+            scale=scale,
+            losses=trained.losses,
+            first=trained.first,
+            final=trained.final,
+            moved=trained.moved,
             native=native,
             spread=spread,
-            scale=scale,
+            settled=trained.settled,
         ),
     )

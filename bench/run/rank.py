@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,18 @@ from bench.measure.compilation import CompileWatch, bound_compiler, own_cores
 from bench.measure.device import Device
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
-from bench.run.handover import Assignment, RankOutcome
+from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.phases import NOTHING_COMPILED, Note, Notebook
 from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.loss_scale import INITIAL_SCALE
+from bench.strategies.nature import Exactness, Rhythm
 from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem
 
 DTYPES = {"bf16": torch.bfloat16}
 """Type of the parameters, where it is not fp32."""
+UNPACED: frozenset[Job] = frozenset({"parity", "reference", "memory", "max_batch"})
+"""Jobs that need few steps of each kind, however many a strategy's options ask for."""
 
 
 @dataclass(kw_only=True)
@@ -107,6 +110,22 @@ class Rank:
         return self.assignment.case
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """The strategy's settings, as this job needs them."""
+        options = self.case.options
+        return self.strategy.in_few_steps(options) if self.assignment.job in UNPACED else options
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """In which of this job's steps the strategy does what."""
+        return self.strategy.rhythm(self.options)
+
+    @property
+    def exactness(self) -> Exactness:
+        """How near the strategy comes to what one device would train."""
+        return self.strategy.exactness(self.options)
+
+    @property
     def has_group(self) -> bool:
         """Whether this process belongs to a process group.
 
@@ -148,7 +167,7 @@ class Rank:
             compile_scope=self.case.compile_scope,
             accumulation_sync=self.case.accumulation_sync,
             initial_scale=initial_scale,
-            options=msgspec.convert(self.case.options, self.strategy.options),
+            options=msgspec.convert(self.options, self.strategy.options),
             enter_device=self.device.enter,
             one_thread=one_thread,
         )

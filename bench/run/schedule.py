@@ -179,10 +179,13 @@ def reference_key(case: Case) -> str:
     """Equal for cases that train on the same samples from the same parameters."""
     options, batch = proof_size(case)
     strategy = find_strategy(case.strategy)
+    rhythm = strategy.rhythm(strategy.in_few_steps(case.options))
     parts: tuple[Any, ...] = (
         case.env,  # first, so that those of one environment come one after the other
         strategy.reference(case.options),
         strategy.casts(case.options),
+        rhythm.settle_steps,
+        rhythm.proof_steps,
         case.workload,
         msgspec.to_builtins(options),
         batch,

@@ -31,6 +31,7 @@ from bench.plan.case import (
     Precision,
 )
 from bench.strategies.loss_scale import INITIAL_SCALE, LossScale
+from bench.strategies.nature import Exactness, Rhythm, as_it_is, exact, steady
 from workloads.base import Batch, Facts, Problem
 
 Mark = Callable[[str], None]
@@ -150,9 +151,9 @@ def all_ranks(case: Case) -> Sequence[int]:
     return [case.world_size]
 
 
-def no_flags(case: Case) -> Sequence[str]:
+def no_flags(facts: Facts, case: Case) -> Sequence[str]:
     """For a strategy of which nothing need be said."""
-    del case
+    del facts, case
     return ()
 
 
@@ -183,8 +184,15 @@ class Strategy:
     only_shards: str | None = None
     """The category of ``held_bytes`` that is all it splits over the devices, if it is one."""
     options: type[Options] = Options
-    flags: Callable[[Case], Sequence[str]] = no_flags
-    """(case) -> what must be said wherever a figure of it is shown."""
+    exactness: Callable[[Mapping[str, Any]], Exactness] = exact
+    """(options) -> how near its training comes to that of one device."""
+    rhythm: Callable[[Mapping[str, Any]], Rhythm] = steady
+    """(options) -> in which steps it does what; the same on all ranks."""
+    in_few_steps: Callable[[Mapping[str, Any]], Mapping[str, Any]] = as_it_is
+    """(options) -> the same training with no more steps to settle, and between what it does once in
+    a while, than need be: for proofs and the memory pass."""
+    flags: Callable[[Facts, Case], Sequence[str]] = no_flags
+    """(facts, case) -> what must be said wherever a figure of it is shown."""
     check: Callable[[Facts, Case, Machine], str | None]
     """(facts, case, machine) -> why this cannot run, or None."""
     prepare: Callable[[Problem, Context], Session]

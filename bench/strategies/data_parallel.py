@@ -34,8 +34,9 @@ from bench.strategies.base import (
 from workloads.base import Batch, Facts, Problem
 
 
-def flags(case: Case) -> Sequence[str]:
+def flags(facts: Facts, case: Case) -> Sequence[str]:
     """On a CPU, that it is not torch's class."""
+    del facts
     return ["reference_implementation"] if case.device == "cpu" else []
 
 

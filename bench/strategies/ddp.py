@@ -5,14 +5,18 @@ Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Train
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, Any
 
+import msgspec
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.plan.case import Case, Machine, PositiveFloat
+from bench.plan.case import Case, Machine, Natural, PositiveFloat, PositiveInt
+from bench.strategies import comm_hooks, ddp_check, local_sgd
 from bench.strategies.base import (
     Context,
     ModuleSession,
@@ -21,7 +25,8 @@ from bench.strategies.base import (
     Session,
     Strategy,
 )
-from bench.strategies.compiling import cannot_split
+from bench.strategies.comm_hooks import CommHook
+from bench.strategies.nature import Exactness, Rhythm
 from workloads.base import Facts, Problem
 
 NEVER = 10**9
@@ -32,43 +37,88 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     """Settings of ``ddp``. A default is not passed to torch at all."""
 
     bucket_cap_mb: PositiveFloat | None = None
-    """Size in MiB at which a gradient bucket closes. Null leaves torch its own rule, which is not
-    the same as 25: without a cap the first bucket is kept at 1 MiB, to start early. Helps, when
-    raised, where each collective takes long to begin, and when lowered, to begin sooner. Costs
-    overlap if buckets are few, and a start-up time for each if they are many."""
+    """Size in MiB at which a gradient bucket closes. Null leaves torch its own rule, which is
+    not the same as 25: without a cap the first bucket is kept at 1 MiB, to start early. Helps,
+    when raised, where each collective takes long to begin, and when lowered, to begin sooner.
+    Costs overlap if buckets are few, and a start-up time for each if they are many."""
+    bucket_cap_mb_list: Annotated[list[PositiveFloat], msgspec.Meta(min_length=1)] | None = None
+    """A cap in MiB for each bucket, in the order in which gradients become ready; the last one
+    holds for all that follow. Helps to let a small first bucket start early, with large ones
+    after it. Costs what its buckets cost: a start-up time each."""
     static_graph: bool = False
-    """Promise that every step uses the same parameters in the same order. Helps DDP to leave out
-    its search for unused ones, and to work with checkpointed activations. Costs the freedom to
-    branch by data; accumulation cannot skip its first synchronisation."""
+    """Promise that every step uses the same parameters in the same order: DDP looks for unused
+    ones in the first step only. With accumulation the very first micro-step of all
+    synchronises, since torch fails otherwise. Helps where find_unused_parameters would search
+    in each step. Costs the freedom to branch by data."""
     gradient_as_bucket_view: bool = False
-    """Let gradients be views into the buckets. Helps by saving one copy of all gradients, and its
-    memory. Costs nothing but that gradients cannot be detached in place any more."""
+    """Let gradients be views into the buckets. Helps by saving one copy of all gradients while
+    the optimizer steps. Costs nothing but that gradients cannot be detached in place; autograd
+    makes a new gradient in each step all the same, and DDP copies it."""
+    find_unused_parameters: bool = False
+    """Search the graph of each step for parameters without a gradient. Helps models in which
+    there are some that change from step to step. Costs a walk through the graph and one more
+    small all-reduce, in each step."""
+    broadcast_buffers: bool = True
+    """Send the first rank's buffers to all before each forward. Helps, as false, models with
+    batch norm, by a broadcast a step. Costs, as false, that each rank keeps running statistics
+    of its own samples."""
+    comm_hook: CommHook = "none"
+    """What is sent in place of the gradients: their halves in fp16 or bf16, or powersgd's low-
+    rank factors. Helps where the link is slow. Costs time to compress, and trains on other
+    gradients: the parity column says how far off."""
+    powersgd_rank: PositiveInt = 1
+    """Rank of powersgd's factors. Helps, when raised, to keep more of the gradient. Costs bytes
+    and time in proportion."""
+    powersgd_start: PositiveInt = comm_hooks.POWERSGD_LEAST_START
+    """Optimizer steps before powersgd compresses, at least 2; torch's own default is 1000. They
+    are part of the warm-up. Helps training to get off the ground before it is approximated.
+    Costs a warm-up as long as they take."""
+    local_sgd_period: PositiveInt | None = None
+    """Post-local SGD: ranks train apart, and average their parameters every so many steps. Null
+    synchronises gradients in each step. Helps where communication binds, since nearly all of it
+    goes. Costs that ranks train another model in between."""
+    local_sgd_start: Natural = 2
+    """Optimizer steps of plain DDP before ranks train apart. They are part of the warm-up.
+    Helps training to get off the ground before ranks drift. Costs a warm-up as long as they
+    take."""
     sync_batchnorm: bool = False
     """Normalise over the batch of all ranks: ``SyncBatchNorm`` in place of each batch norm. Not
-    an argument of DDP's; on accelerators only, as torch has it. Helps models with batch norm whose
-    batch on each device is small. Costs a collective in each such layer, forward and backward,
-    which nothing hides."""
+    an argument of DDP's; on accelerators only, as torch has it. Helps models with batch norm
+    whose batch on each device is small. Costs a collective in each such layer, forward and
+    backward, which nothing hides."""
+
+
+NOT_ARGUMENTS = frozenset(
+    {
+        "broadcast_buffers",
+        "comm_hook",
+        "powersgd_rank",
+        "powersgd_start",
+        "local_sgd_period",
+        "local_sgd_start",
+        "sync_batchnorm",
+    }
+)
+"""Settings that are no arguments of DDP's constructor, or not under that name."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
-    """Whether the backend can carry what the workload needs."""
+    """Whether torch, the backend and the workload go together with the settings."""
     del machine
-    if facts.has_sparse_gradients and case.backend == "nccl":
-        return "NCCL cannot all-reduce sparse gradients; use dense ones, or backend gloo"
-    if case.options["sync_batchnorm"] and not facts.has_batch_norm:
-        return "sync_batchnorm has nothing to do: this workload has no batch norm"
-    if case.options["sync_batchnorm"] and case.device == "cpu":
-        return "SyncBatchNorm needs an accelerator: torch refuses modules on a CPU"
-    defers = case.accumulation_steps > 1 and case.accumulation_sync == "last"
-    if case.options["static_graph"] and defers:
-        # pytorch#143580: the first backward of a static graph must synchronise.
-        return (
-            "DDP with a static graph fails when its first micro-step does not synchronise; "
-            "use accumulation_sync: every"
-        )
-    if case.compile != "none" and case.options["bucket_cap_mb"] is not None:
-        return cannot_split(int(case.options["bucket_cap_mb"] * 2**20))
-    return None
+    return ddp_check.refusal(facts, case, msgspec.convert(case.options, DDPOptions))
+
+
+def flags(facts: Facts, case: Case) -> Sequence[str]:
+    """What some settings cost, or cannot show, on the workload or the backend."""
+    options = msgspec.convert(case.options, DDPOptions)
+    is_powersgd, is_local = options.comm_hook == "powersgd", options.local_sgd_period is not None
+    found = {
+        "overhead_only": options.find_unused_parameters and not facts.has_unused_parameters,
+        "no_buffers": not options.broadcast_buffers and not facts.has_batch_norm,
+        "hook_in_turn": is_powersgd and case.backend == "gloo",
+        "host_waits": (is_powersgd or is_local) and case.device != "cpu",
+    }
+    return [flag for flag, applies in found.items() if applies]
 
 
 def reference(options: Mapping[str, Any]) -> Reference:
@@ -76,26 +126,114 @@ def reference(options: Mapping[str, Any]) -> Reference:
     return "whole_batch" if options.get("sync_batchnorm") else "micro_batches"
 
 
+def exactness(options: Mapping[str, Any]) -> Exactness:
+    """Lossy with a hook, local with post-local SGD, else exact."""
+    read = msgspec.convert(options, DDPOptions)
+    if read.local_sgd_period is not None:
+        return local_sgd.EXACTNESS
+    return comm_hooks.EXACTNESS[read.comm_hook]
+
+
+def rhythm(options: Mapping[str, Any]) -> Rhythm:
+    """Plain DDP comes before powersgd and before post-local SGD, which has periods."""
+    read = msgspec.convert(options, DDPOptions)
+    if read.local_sgd_period is not None:
+        return local_sgd.rhythm(start=read.local_sgd_start, period=read.local_sgd_period)
+    return Rhythm(settle_steps=read.powersgd_start if read.comm_hook == "powersgd" else 0)
+
+
+def in_few_steps(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The least start that torch allows, and the shortest period."""
+    if options.get("local_sgd_period") is not None:
+        return local_sgd.in_few_steps(options)
+    return {**options, "powersgd_start": comm_hooks.POWERSGD_LEAST_START}
+
+
 def prepare(problem: Problem, context: Context) -> Session:
-    """Wrap, then build the optimizer over the same parameters."""
+    """Wrap, register the hook if any, then build the optimizer over the same parameters."""
     options: DDPOptions = context.options
-    arguments = options.changed()
-    if arguments.pop("sync_batchnorm", False):
+    if options.sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(problem.model)  # type: ignore[no-untyped-call]
         problem = dataclasses.replace(problem, model=model)
     device_ids = None if context.device.type == "cpu" else [context.device.index]
-    module = DistributedDataParallel(problem.model, device_ids=device_ids, **arguments)
+    module = DistributedDataParallel(problem.model, device_ids=device_ids, **arguments(options))
     set_rate = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
     if set_rate is not None:
         set_rate(NEVER)
-    return ModuleSession(
-        problem=problem,
-        context=context,
-        module=module,
-        optimizer=problem.make_optimizer(problem.model.parameters()),
-        unsynchronised=module.no_sync,
-        read_buckets=lambda: _bucket_bytes(module),
+    _register_hook(module, context, options)
+    optimizer = problem.make_optimizer(problem.model.parameters())
+    parts: dict[str, Any] = {
+        "problem": problem,
+        "context": context,
+        "module": module,
+        "unsynchronised": _region(module, context, options),
+        "read_buckets": lambda: _bucket_bytes(module),
+    }
+    if options.local_sgd_period is None:
+        return ModuleSession(optimizer=optimizer, **parts)
+    averaging = local_sgd.averaging(
+        optimizer, start=options.local_sgd_start, period=options.local_sgd_period
     )
+    return local_sgd.LocalSession(optimizer=averaging, averaging=averaging, **parts)
+
+
+def arguments(options: DDPOptions) -> dict[str, Any]:
+    """What DDP's constructor is passed: only settings that differ from torch's defaults."""
+    passed = {name: value for name, value in options.changed().items() if name not in NOT_ARGUMENTS}
+    if not options.broadcast_buffers:
+        # The old name warns where there is a new one.
+        new = ddp_check.accepts("forward_sync_buffers")
+        passed["forward_sync_buffers" if new else "broadcast_buffers"] = False
+    return passed
+
+
+def _register_hook(module: DistributedDataParallel, context: Context, options: DDPOptions) -> None:
+    def calls_in(steps: int) -> int:
+        return comm_hooks.calls_in(steps, context, static_graph=options.static_graph)
+
+    if options.local_sgd_period is not None:
+        local_sgd.register(module, start=calls_in(options.local_sgd_start))
+    elif options.comm_hook != "none":
+        comm_hooks.register(
+            module,
+            options.comm_hook,
+            device=context.device,
+            powersgd_rank=options.powersgd_rank,
+            powersgd_start=calls_in(options.powersgd_start),
+        )
+
+
+Region = Callable[[], AbstractContextManager[object]]
+
+
+def _region(module: DistributedDataParallel, context: Context, options: DDPOptions) -> Region:
+    """Where backward leaves gradients local."""
+    if options.static_graph and context.accumulation_steps > 1:
+        return FirstSynchronised(module.no_sync)
+    return module.no_sync
+
+
+class FirstSynchronised:
+    """Regions without synchronisation, the very first of which has it all the same.
+
+    The first backward of a static graph must synchronise (pytorch#143580). What it leaves, the mean
+    of all ranks' gradients of that micro-step, takes part in the next synchronisation as any
+    rank's own does, and their mean is the same.
+
+    Args:
+        no_sync: makes the other regions.
+    """
+
+    def __init__(self, no_sync: Region) -> None:
+        self._no_sync = no_sync
+        self._is_first = True
+
+    def __call__(self) -> AbstractContextManager[object]:
+        """The next region."""
+        if self._is_first:
+            self._is_first = False
+            return contextlib.nullcontext()
+        return self._no_sync()
 
 
 def _bucket_bytes(module: DistributedDataParallel) -> list[int] | None:
@@ -114,6 +252,10 @@ STRATEGIES = (
         can_skip_sync=True,
         reference=reference,
         options=DDPOptions,
+        exactness=exactness,
+        rhythm=rhythm,
+        in_few_steps=in_few_steps,
+        flags=flags,
         check=check,
         prepare=prepare,
     ),

@@ -146,8 +146,9 @@ def _refused(case: Case) -> str | None:
     return None
 
 
-def flags(case: Case) -> Sequence[str]:
+def flags(facts: Facts, case: Case) -> Sequence[str]:
     """What the stage, the backend and the number of devices do to its figures."""
+    del facts
     stage = case.options["stage"]
     found = []
     if case.world_size == 1:

@@ -105,8 +105,9 @@ def group_sizes(case: Case) -> Sequence[int]:
     return [*sharding.group_sizes(case), *own]
 
 
-def flags(case: Case) -> list[str]:
+def flags(facts: Facts, case: Case) -> list[str]:
     """What must be said of its figures."""
+    del facts
     offloaded = ["cpu_offload"] if case.options.get("cpu_offload") else []
     return [*sharding.flags(case), *offloaded]
 

@@ -83,8 +83,9 @@ def _sharded_scaler(context: Context) -> GradScaler:
     return ShardedGradScaler(context.device.type, init_scale=context.initial_scale)
 
 
-def flags(case: Case) -> Sequence[str]:
+def flags(facts: Facts, case: Case) -> Sequence[str]:
     """What must be said of its figures."""
+    del facts
     return sharding.flags(case)
 
 

@@ -39,11 +39,17 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     del machine
     if facts.has_sparse_gradients and case.backend == "nccl":
         return "NCCL cannot all-reduce sparse gradients; use dense ones, or backend gloo"
+    if facts.has_unused_parameters:
+        return (
+            "DDP, which it stands on, waits for gradients that never come: some parameters are "
+            "unused; use ddp with find_unused_parameters"
+        )
     return None
 
 
-def flags(case: Case) -> list[str]:
+def flags(facts: Facts, case: Case) -> list[str]:
     """That one device shards nothing, and that a scaler finds fused kernels no help here."""
+    del facts
     found = ["no_sharding"] if case.world_size == 1 else []
     scaled = case.precision == "fp16-amp" and case.device != "cpu"
     if scaled and case.optimizer_kernels == "fused":  # with others, it waits everywhere

@@ -46,14 +46,19 @@ def make_reference(shards: int = 2) -> Reference:
     def batches(problem: Problem) -> Iterator[list[Batch]]:
         return step_batches(problem, shards=shards, accumulation_steps=1, whole=False)
 
-    losses, first, final, moved = train_reference(exact, batches(exact), STEPS)
+    trained = train_reference(exact, batches(exact), STEPS)
     native = make_problem()
     step = next(batches(native))
     accumulate(native, step)
     gradients = copy_gradients(native.model.named_parameters())
     spread = reordering_spread(native, step, gradients, seed=0)
     return Reference(
-        losses=losses, first=first, final=final, moved=moved, native=gradients, spread=spread
+        losses=trained.losses,
+        first=trained.first,
+        final=trained.final,
+        moved=trained.moved,
+        native=gradients,
+        spread=spread,
     )
 
 

@@ -179,10 +179,12 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
         ),
         (block("backend: mpi"), TWO_CORES, "torch here has no backend mpi; it has gloo"),
         (
-            block("accumulation_steps: 2", strategy="{ddp: {static_graph: true}}"),
+            block(
+                "", strategy="ddp", workload="{transformer: {preset: tiny, unused_branch: true}}"
+            ),
             TWO_CORES,
-            "DDP with a static graph fails when its first micro-step does not synchronise; "
-            "use accumulation_sync: every",
+            "DDP waits for gradients that never come, and fails in the second step: some parameters"
+            " are unused; set find_unused_parameters or static_graph",
         ),
         (
             block("precision: tf32", workload="transformer:full"),

@@ -24,6 +24,7 @@ from bench.run.loop import (
     warmup_rule,
 )
 from bench.run.outcome import samples_per_s
+from bench.strategies.nature import Rhythm
 from tests.fakes import FakeEvent, FakeSession, FakeTime
 from workloads.base import Batch
 
@@ -270,3 +271,52 @@ def test_sync_cost_is_measured_in_turns() -> None:
         assert without == pytest.approx(0.1)
     # Each block of two follows an untimed step of its own kind.
     assert session.synchronised[:12] == [True] * 3 + [False] * 6 + [True] * 3
+
+
+LATE = Rhythm(settle_steps=2, period=4)
+"""Averages after steps 3, 7, 11 ..."""
+
+
+@pytest.mark.parametrize(
+    ("effort", "device", "rhythm", "expected"),
+    [
+        (Effort(), "cpu", Rhythm(settle_steps=2), (7, 0.5)),
+        (Effort(), "cuda", Rhythm(settle_steps=2), (12, 2.0)),
+        (Effort(), "cuda", Rhythm(settle_steps=100), (105, 2.0)),
+        (Effort(warmup_steps=3), "cpu", Rhythm(settle_steps=10), (15, 0.0)),
+        (Effort(warmup_steps=0), "cpu", LATE, (7, 0.0)),
+        (Effort(warmup_steps=40), "cpu", LATE, (40, 0.0)),
+        (Effort(), "cpu", Rhythm(period=10), (11, 0.5)),
+    ],
+)
+def test_the_window_begins_after_a_strategy_has_settled_and_a_pilot_has_run(
+    effort: Effort, device: str, rhythm: Rhythm, expected: tuple[int, float]
+) -> None:
+    assert warmup_rule(effort, device, rhythm) == expected
+
+
+def test_warm_up_and_blocks_are_whole_rounds() -> None:
+    engine = dataclasses.replace(make_engine(FakeTime(), forward_s=0.5), rhythm=LATE)
+    warm = warm_up(engine, (8, 0.0))
+    assert session_of(engine).steps == 11
+    assert len(warm.pilot_s) == 4
+    for pilot_s, window in (([0.5] * 4, Window(min_steps=10, max_s=10)), ([], WINDOW)):
+        decided = decide_length(pilot_s, window, LATE)
+        assert (decided.block_steps, decided.blocks) == (4, 3)
+    run_window(engine, WINDOW, decide_length(warm.pilot_s, WINDOW, LATE))
+    assert LATE.ends_round(session_of(engine).steps)
+
+
+def test_pairs_of_blocks_are_whole_rounds_too() -> None:
+    engine = dataclasses.replace(make_engine(FakeTime(), forward_s=0.1), rhythm=LATE)
+    run_sync_pairs(engine, Window(max_s=0.5), 4)
+    assert session_of(engine).synchronised[:16] == [True] * 8 + [False] * 8
+
+
+def test_a_pilot_is_of_the_last_steps_only() -> None:
+    time = FakeTime()
+    engine = dataclasses.replace(make_engine(time, forward_s=0.5), rhythm=Rhythm(settle_steps=3))
+    session, count = session_of(engine), itertools.count()
+    session.sleep = lambda seconds: time.sleep(seconds if next(count) >= 4 * 3 else 5.0)
+    warm = warm_up(engine, warmup_rule(Effort(warmup_steps=0), "cpu", engine.rhythm))
+    assert warm.pilot_s == [0.5] * 4

@@ -13,7 +13,9 @@ from bench.strategies.base import Context, Session
 from bench.strategies.data_parallel import ReplicaSession
 from tests.fakes import make_case
 from tests.workloads.test_workloads import build
-from workloads.base import Problem
+from workloads.base import Facts, Problem
+
+FACTS = Facts(unit="token")
 
 
 def context(world_size: int = 2, **changes: object) -> Context:
@@ -143,8 +145,8 @@ def test_on_one_device_the_module_is_called_as_it_is(sessions: list[Session]) ->
 
 
 def test_on_a_cpu_it_says_that_it_is_a_reference() -> None:
-    assert list(data_parallel.flags(make_case(device="cpu"))) == ["reference_implementation"]
-    assert list(data_parallel.flags(make_case(device="cuda"))) == []
+    assert list(data_parallel.flags(FACTS, make_case(device="cpu"))) == ["reference_implementation"]
+    assert list(data_parallel.flags(FACTS, make_case(device="cuda"))) == []
 
 
 def test_torchs_class_gets_all_devices_of_the_case_and_the_precision_inside(

@@ -146,7 +146,7 @@ def test_all_else_it_takes(changes: dict[str, Any]) -> None:
 
 def test_what_must_be_said_of_its_figures() -> None:
     def flags(stage: int, **changes: Any) -> list[str]:
-        return [*deepspeed.flags(unplanned(options={"stage": stage}, **changes))]
+        return [*deepspeed.flags(FACTS, unplanned(options={"stage": stage}, **changes))]
 
     assert flags(2) == ["deepspeed_over_gloo"]
     assert flags(0, world_size=1) == []

@@ -12,7 +12,7 @@ from bench.strategies import fsdp
 from bench.strategies.base import Context
 from bench.strategies.fsdp import FSDPOptions
 from tests.fakes import make_case, world_of_one
-from tests.strategies.test_data_parallel import context
+from tests.strategies.test_data_parallel import FACTS, context
 from tests.workloads.test_workloads import build
 from workloads.base import Batch, Facts, Problem
 
@@ -105,9 +105,9 @@ def test_sparse_gradients_are_a_reason_not_to_run() -> None:
 
 
 def test_what_must_be_said_of_its_figures() -> None:
-    assert list(fsdp.flags(make_case(world_size=1))) == ["no_sharding"]
-    assert list(fsdp.flags(make_case(world_size=2, backend="gloo"))) == ["fsdp_over_gloo"]
-    assert list(fsdp.flags(make_case(world_size=2, backend="nccl"))) == []
+    assert list(fsdp.flags(FACTS, make_case(world_size=1))) == ["no_sharding"]
+    assert list(fsdp.flags(FACTS, make_case(world_size=2, backend="gloo"))) == ["fsdp_over_gloo"]
+    assert list(fsdp.flags(FACTS, make_case(world_size=2, backend="nccl"))) == []
 
 
 @pytest.mark.usefixtures("alone")

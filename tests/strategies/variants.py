@@ -6,6 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "ddp": [
+        {"bucket_cap_mb": 0.05},
+        {"bucket_cap_mb": 25},
+        {"bucket_cap_mb_list": [0.01, 0.1]},
+        {"static_graph": True},
+        {"gradient_as_bucket_view": True},
+        {"find_unused_parameters": True},
+        {"broadcast_buffers": False},
+        {"static_graph": True, "gradient_as_bucket_view": True},
+        {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+        {"comm_hook": "fp16"},
+        {"comm_hook": "bf16"},
+        {"comm_hook": "powersgd"},
+        {"comm_hook": "powersgd", "powersgd_rank": 4},
+        {"comm_hook": "powersgd", "powersgd_start": 5},
+        {"comm_hook": "fp16", "gradient_as_bucket_view": True},
+        {"comm_hook": "bf16", "static_graph": True},
+        {"comm_hook": "fp16", "find_unused_parameters": True},
+        {"comm_hook": "powersgd", "bucket_cap_mb": 0.05},
+        {"comm_hook": "powersgd", "static_graph": True, "gradient_as_bucket_view": True},
+        {"comm_hook": "powersgd", "find_unused_parameters": True},
+        {"local_sgd_period": 2},
+        {"local_sgd_period": 4, "local_sgd_start": 3},
+        {"local_sgd_period": 4, "gradient_as_bucket_view": True},
+        {"local_sgd_period": 4, "static_graph": True},
+        {"local_sgd_period": 4, "find_unused_parameters": True},
+    ],
     "fsdp": [
         {},
         {"reshard_after_forward": False},
