@@ -16,7 +16,7 @@ from bench.run.handover import Job
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from tests.compilers import SLOW_S
-from tests.fakes import SHORT
+from tests.fakes import SHORT, make_case
 from tests.strategies.test_contract import planned_case, proof
 
 PERCEPTRON = "tests.compilers:PERCEPTRON"
@@ -132,3 +132,17 @@ def test_the_other_passes_see_compiled_models_too(launcher: Launcher, job: Job) 
         assert record.communication.collectives is not None
         (reduced,) = [one for one in record.communication.collectives if one.op == "all_reduce"]
         assert reduced.payload_bytes == (8 * 8 + 8 + 8 + 1) * 4
+
+
+@pytest.mark.gpu
+def test_memory_within_captured_graphs_is_reserved_and_not_allocated(launcher: Launcher) -> None:
+    if launcher.machine.accelerator != "cuda":
+        pytest.skip("needs a CUDA device")
+    case = make_case(device="cuda", backend=None, cores_per_device=None, compile="reduce-overhead")
+    record = launch(launcher, case)
+    assert section(record).graphs == 1
+    assert section(record).recompiles_in_window == 0
+    assert "captured" in record.flags
+    assert record.memory is not None
+    assert record.memory.peak_allocated_bytes == [None]
+    assert all(record.memory.peak_reserved_bytes)
