@@ -104,6 +104,7 @@ def test_ddp_is_exact_where_sums_are_reordered(
         ("ddp", {}),
         ("ddp", {"gradient_as_bucket_view": True}),
         ("ddp", {"static_graph": True}),
+        ("zero", {}),
     ],
 )
 def test_sparse_gradients_train_the_same_model(
