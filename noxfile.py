@@ -127,6 +127,9 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["env"])
-def settings(session: nox.Session) -> None:
-    """Prove each general setting under every strategy on every workload. An hour or more."""
+def contract(session: nox.Session) -> None:
+    """Prove each setting under every strategy, and each strategy's options, on every workload.
+
+    Takes hours; strategies and workloads may be named.
+    """
     run_python(session, "-m", "tests.every_setting", *session.posargs)

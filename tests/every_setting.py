@@ -1,4 +1,5 @@
-"""Prove every setting that holds for all strategies, under each of them, on every workload.
+"""Prove every setting that holds for all strategies under each of them, and every option of each
+strategy, on every workload.
 
 Prints a line for each case; exit code 1 if any is not what one device would have trained. Takes a
 while; strategies and workloads named as arguments are proved alone.
@@ -6,6 +7,7 @@ while; strategies and workloads named as arguments are proved alone.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from bench.run.launch import Launcher
 from bench.run.server import start_server, stop_server
 from tests.fakes import TWO_CORES
 from tests.strategies.test_contract import prove
+from tests.strategies.variants import VARIANTS, precision_for, world_size_for
 
 SETTINGS = (
     "precision: [fp16-amp, bf16-amp, bf16]",
@@ -33,16 +36,32 @@ SETTINGS = (
 """Each a part of a suite's block."""
 WORKLOADS = [f"{name}: {{preset: tiny}}" for name in all_workloads()]
 SPARSE = "embedding: {preset: tiny, sparse: true}"
+UNUSED = "transformer: {preset: tiny, unused_branch: true}"
+
+
+ALL = ", ".join(f"{{{one}}}" for one in [*WORKLOADS, SPARSE, UNUSED])
+
+
+def blocks() -> Iterator[str]:
+    """Of a suite: each setting under each strategy, then each strategy with each of its options."""
+    strategies = ", ".join(all_strategies())
+    for settings in SETTINGS:
+        yield f"{{workloads: [{ALL}], strategies: [{strategies}], world_sizes: [2], {settings}}}"
+    for strategy, variants in VARIANTS.items():
+        for options in variants:
+            axes = json.dumps({name: [value] for name, value in options.items()})
+            for steps in (1, 2):
+                yield (
+                    f"{{workloads: [{ALL}], strategies: [{{{strategy}: {axes}}}],"
+                    f" world_sizes: [{world_size_for(options)}], accumulation_steps: {steps},"
+                    f" precision: {precision_for(options)}}}"
+                )
 
 
 def cases(names: Sequence[str]) -> Iterator[PlannedCase]:
     """Those whose strategy and workload are named, or all; each once."""
-    blocks = "".join(
-        f"  - {{workloads: [{', '.join(f'{{{one}}}' for one in [*WORKLOADS, SPARSE])}],"
-        f" strategies: [{', '.join(all_strategies())}], world_sizes: [2], {settings}}}\n"
-        for settings in SETTINGS
-    )
-    for planned in expand(parse_suite(f"matrix:\n{blocks}", source="every.yaml"), TWO_CORES):
+    text = "matrix:\n" + "".join(f"  - {block}\n" for block in blocks())
+    for planned in expand(parse_suite(text, source="every.yaml"), TWO_CORES):
         named = {planned.case.strategy, planned.case.workload}
         if all(name in named for name in names):
             yield planned
