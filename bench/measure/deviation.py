@@ -21,7 +21,8 @@ LENGTH_TOLERANCE = 0.1
 just so that ``<true, compressed>`` is ``<compressed, compressed>``. A sum in place of a mean, or a
 rank left out, does neither."""
 LOSS_TOLERANCE = 0.1
-"""Of the losses after the first inexact step, relative: a few steps change a loss by less."""
+"""Of the losses after the first inexact step, relative, beside what the reference's own losses
+change by: large steps through a rough landscape end elsewhere for little."""
 WAY_TOLERANCE = 0.95
 """Of the last parameters, relative to their way. Parameters that never moved are off by 1."""
 
@@ -45,6 +46,8 @@ class _Sums:
     """Of the true vector with our own."""
     square: float = 0.0
     """Of our own with itself."""
+    broken: list[str] = field(default_factory=list)
+    """Names of tensors that hold what is no number."""
 
     def along(
         self, own: Iterable[tuple[str, Tensor]], expected: Tensors
@@ -52,6 +55,8 @@ class _Sums:
         """The same tensors, on the host, each added up on its way."""
         for name, tensor in own:
             whole = dense(tensor.detach()).cpu()
+            if not torch.isfinite(whole).all():
+                self.broken.append(name)
             true = expected.get(name)
             if true is not None and true.shape == whole.shape:
                 self.difference.append(norm(whole.double() - true.double()))
@@ -72,14 +77,12 @@ def of_gradient(
     """
     sums = _Sums()
     worst = compare_gradients(sums.along(own, expected), expected, tolerance=tolerance)
-    length = abs(sums.product / sums.square - 1) if sums.square > 0 else math.inf
-    return Deviation(
-        error=_relative(sums, map(norm, expected.values())),
-        comparisons=[
-            worst,
-            Comparison(error=length, tolerance=LENGTH_TOLERANCE, where="length of the gradient"),
-        ],
-    )
+    error = _relative(sums, map(norm, expected.values()))
+    if sums.broken:
+        return Deviation(error=error, comparisons=[_overflow(sums.broken)])
+    off = abs(sums.product / sums.square - 1) if sums.square > 0 else math.inf
+    length = Comparison(error=off, tolerance=LENGTH_TOLERANCE, where="length of the gradient")
+    return Deviation(error=error, comparisons=[worst, length])
 
 
 def of_way(own: Iterable[tuple[str, Tensor]], reference: Reference) -> Deviation:
@@ -100,5 +103,10 @@ def _relative(sums: _Sums, sizes: Iterable[float]) -> float:
 def find_odd_numbers(gradients: Iterable[tuple[str, Tensor]]) -> Comparison:
     """Whether a compressed gradient in the case's own precision holds numbers only."""
     broken = [name for name, tensor in gradients if not torch.isfinite(dense(tensor)).all()]
-    where = f"gradient of {broken[0]}" if broken else "gradient"
-    return Comparison(error=math.inf if broken else 0.0, tolerance=0.0, where=where)
+    return _overflow(broken) if broken else Comparison(error=0.0, tolerance=0.0, where="gradient")
+
+
+def _overflow(names: list[str]) -> Comparison:
+    """Of tensors that a compression has broken."""
+    where = f"gradient of {names[0]}, no number any more after its compression,"
+    return Comparison(error=math.inf, tolerance=0.0, where=where)

@@ -58,7 +58,8 @@ def verdict(
     later = None
     if exact_steps is not None:
         after = slice(exact_steps + 1, None)
-        later = parity.compare_losses(shown.losses, reference, after, tolerance=LOSS_TOLERANCE)
+        allowed = LOSS_TOLERANCE + _swing(reference.losses)
+        later = parity.compare_losses(shown.losses, reference, after, tolerance=allowed)
     compared = [same, shown.final, later, *_deviations(shown)]
     problems = [f"fp64: {one}" for one in compared if one is not None and not one.passed]
     problems += [f"fp64: {one}" for one in apart(shown, exactness, rhythm)]
@@ -92,6 +93,11 @@ def _same(shown: Shown, reference: parity.Reference, exact_steps: int | None) ->
     steps = slice(None if exact_steps is None else exact_steps + 1)
     losses = parity.compare_losses(shown.losses, reference, steps)
     return parity.worst([losses] if shown.first is None else [losses, shown.first])
+
+
+def _swing(losses: list[float]) -> float:
+    """How much losses change by, relative to the least of them."""
+    return (max(losses) - min(losses)) / min(map(abs, losses))
 
 
 def _deviations(shown: Shown) -> Iterator[Comparison]:

@@ -71,11 +71,6 @@ def test_ddp_reduces_every_gradient_once_a_step(launcher: Launcher) -> None:
     assert found.sync_cost_s is not None
 
 
-def test_ddp_reduces_once_however_many_micro_steps_a_step_has(launcher: Launcher) -> None:
-    found = communication(launcher, "ddp", accumulation_steps=3)
-    assert by_operation(found)["all_reduce"].payload_bytes == parameter_bytes()
-
-
 def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(launcher: Launcher) -> None:
     found = communication(launcher, "fsdp")
     check_times(found)

@@ -147,3 +147,23 @@ def test_seeds_of_shards_are_apart() -> None:
 )
 def test_references(reference: str, expected: tuple[str, str | None]) -> None:
     assert split_reference(reference) == expected
+
+
+def test_an_unused_branch_gets_no_gradient_and_leaves_the_rest_as_it_is() -> None:
+    workload = all_workloads()["transformer"]
+    plain = workload.presets["tiny"].options
+    branched = msgspec.structs.replace(plain, unused_branch=True)
+    assert not workload.facts(plain).has_unused_parameters
+    assert workload.facts(branched).has_unused_parameters
+    build_ = Build(
+        device=torch.device("cpu"), dtype=torch.float32, seed=0, per_device_batch=2, optimizer="sgd"
+    )
+    problem = workload.build(branched, build_)
+    batch = next(problem.batches(0, 1))
+    problem.loss(problem.model(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
+    unused = {name for name, one in problem.model.named_parameters() if one.grad is None}
+    assert unused == {name for name, _ in problem.model.named_parameters() if "spare" in name}
+    assert len(unused) > 5
+    values = dict(problem.model.named_parameters())
+    for name, parameter in workload.build(plain, build_).model.named_parameters():
+        assert torch.equal(parameter, values[name])
