@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from bench.plan.suite import Reader
+from bench.plan.reader import Reader
 
 RUNG_SETTINGS = frozenset(
     {

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.plan.case import Case
 from bench.strategies import comm_hooks
 from bench.strategies.compiling import cannot_split
+from bench.strategies.ddp_options import DDPOptions
 from workloads.base import Facts
-
-if TYPE_CHECKING:
-    from bench.strategies.ddp import DDPOptions
 
 
 def refusal(facts: Facts, case: Case, options: DDPOptions) -> str | None:

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from bench.plan.case import Case, Machine
 from bench.strategies import ddp
 from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
+from bench.strategies.ddp_options import DDPOptions
 from workloads.base import Facts, Problem
 
 
@@ -66,7 +67,7 @@ def prepare(problem: Problem, context: Context) -> Session:
 
     session = ddp.prepare(
         dataclasses.replace(problem, make_optimizer=make_optimizer),
-        dataclasses.replace(context, options=ddp.DDPOptions()),
+        dataclasses.replace(context, options=DDPOptions()),
     )
     assert isinstance(session, ModuleSession)
     assert isinstance(session.optimizer, ZeroRedundancyOptimizer)

@@ -10,9 +10,10 @@ import pytest
 from bench.errors import FilterError, SuiteError
 from bench.plan import settings
 from bench.plan.case import Machine
+from bench.plan.reader import MAX_ENVIRONMENTS
 from bench.plan.registry import find_strategy, find_workload
 from bench.plan.settings import problem_of
-from bench.plan.suite import MAX_ENVIRONMENTS, parse_suite
+from bench.plan.suite import parse_suite
 from bench.plan.variables import refusal
 from tests.fakes import EIGHT_GPUS, TWO_CORES, make_case
 from tests.plan.test_matrix import block, plan

@@ -13,7 +13,7 @@ from bench.analyze.settings import changed, groups_of, ladders_of, plain_of
 from bench.plan.case import Machine, PlannedCase, original_of
 from bench.plan.matrix import expand
 from bench.plan.suite import load_suite, shipped_suites
-from bench.strategies.ddp import DDPOptions
+from bench.strategies.ddp_options import DDPOptions
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 
 

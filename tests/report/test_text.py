@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from bench.analyze.scaling import rows_of
 from bench.errors import CONTROL, BenchError, one_line
 from bench.plan.case import file_name
-from bench.plan.suite import MAX_NAME
+from bench.plan.reader import MAX_NAME
 from bench.records.record import Throughput
 from bench.records.store import read_run
 from bench.report import publish

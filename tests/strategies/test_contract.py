@@ -19,7 +19,7 @@ from bench.run.outcome import to_record
 from bench.run.rounds import process_count
 from bench.strategies import ddp
 from bench.strategies.base import Context
-from bench.strategies.ddp import DDPOptions
+from bench.strategies.ddp_options import DDPOptions
 from tests.fakes import SHORT, TWO_CORES, world_of_one
 from tests.measure.test_parity import make_problem
 from tests.workloads.test_workloads import build

@@ -17,7 +17,8 @@ from bench.records.record import Parity
 from bench.run.launch import Launcher
 from bench.strategies import comm_hooks, ddp, ddp_check
 from bench.strategies.base import Context
-from bench.strategies.ddp import DDPOptions, FirstSynchronised
+from bench.strategies.ddp import FirstSynchronised
+from bench.strategies.ddp_options import DDPOptions
 from bench.strategies.nature import Rhythm
 from tests.fakes import TWO_CORES, make_case, world_of_one
 from tests.measure.test_parity import make_problem
