@@ -100,6 +100,8 @@ FLAGS = {
     "host_waits": "torch makes the host wait for the device in this strategy's steps",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",
+    "allocations_unseen": "no figure of tensor memory: some is allocated on gloo's threads, where"
+    " no profile looks",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",
     "not_compiled": "torch.compile has compiled nothing of this model, which ran as it is",
     "partly_compiled": "a function needed more compiled versions than torch allows, and ran in part"

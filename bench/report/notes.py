@@ -16,7 +16,9 @@ from bench.plan.case import Case
 Which = Literal["scaling", "details", "batches", "terminal", "settings", "changes"]
 """The first table of a workload in a report, its second, that of largest batches, and the short one
 for a terminal; the table of its settings, and that for a terminal."""
-DETAILED_FLAGS = frozenset({"shared_cores", "profile_slowed", "allocations_drift"})
+DETAILED_FLAGS = frozenset(
+    {"shared_cores", "profile_slowed", "allocations_drift", "allocations_unseen"}
+)
 """Flags that concern what the second table shows, too."""
 SCALING_FLAGS = frozenset({"superlinear"})
 """Flags of a comparison that tables of settings do not make."""

@@ -33,6 +33,8 @@ FAULTS_SHARE = 0.05
 """Of a window in page faults, from which they explain differences between rows."""
 COARSE = 0.01
 """Of a median step, from which the clock's resolution matters."""
+UNSEEN = "allocations_unseen"
+"""Flag of a plan for a case whose tensor memory no profile sees in full."""
 DRIFT = 0.005
 """Share of the peak by which the bytes alive before and after steady steps may differ."""
 
@@ -185,7 +187,8 @@ def _memory(peaks: Sequence[Peaks], outcomes: Sequence[RankOutcome]) -> Memory:
 def _with_memory(record: Record, outcomes: Sequence[RankOutcome]) -> Record:
     """Tensor memory, where what is alive after the steps is what was alive before them.
 
-    Else something was released where no profile looks, and the peak is none.
+    Else something was released where no profile looks, and the peak is none; nor is it one where
+    the plan knows that something is allocated there.
     """
     found = [outcome.allocations for outcome in outcomes if outcome.allocations is not None]
     peaks: list[Peaks] = []
@@ -194,7 +197,8 @@ def _with_memory(record: Record, outcomes: Sequence[RankOutcome]) -> Record:
         for peak, before, after in zip(one.peak, one.before, one.after, strict=True):
             steady = abs(after - before) <= DRIFT * peak
             is_steady = is_steady and steady
-            peaks.append(Peaks(allocated=peak if steady else None))
+            is_whole = steady and UNSEEN not in record.flags
+            peaks.append(Peaks(allocated=peak if is_whole else None))
     return msgspec.structs.replace(
         record,
         memory=_memory(peaks, outcomes),

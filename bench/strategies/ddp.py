@@ -60,6 +60,7 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
         "overhead_only": options.find_unused_parameters and not facts.has_unused_parameters,
         "no_buffers": not options.broadcast_buffers and not facts.has_batch_norm,
         "hook_in_turn": is_powersgd and case.backend == "gloo",
+        "allocations_unseen": is_powersgd and case.device == "cpu",
         "host_waits": (is_powersgd or is_local) and case.device != "cpu",
     }
     return [flag for flag, applies in found.items() if applies]
@@ -181,9 +182,16 @@ class FirstSynchronised:
 
 
 def _bucket_bytes(module: DistributedDataParallel) -> list[int] | None:
-    """The layout after DDP rebuilt its buckets, as it reports it; None before that."""
+    """The layout after DDP rebuilt its buckets, as it reports it; None before that.
+
+    While it searches for unused parameters it never rebuilds them: then those that it began with.
+    """
     read = getattr(module, "_get_ddp_logging_data", None)
-    text = str(read().get("rebuilt_bucket_sizes", "")) if read is not None else ""
+    if read is None:
+        return None
+    found = read()
+    keeps = module.find_unused_parameters and not module.static_graph
+    text = str(found.get("bucket_sizes" if keeps else "rebuilt_bucket_sizes", ""))
     return [int(size) for size in text.split(",") if size.strip()] or None
 
 

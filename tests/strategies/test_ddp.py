@@ -125,7 +125,7 @@ def test_what_a_setting_cannot_show_or_costs_is_said() -> None:
     assert flags({"find_unused_parameters": True}, UNUSED) == []
     assert flags({"broadcast_buffers": False}) == ["no_buffers"]
     assert flags({"broadcast_buffers": False}, IMAGES) == []
-    assert flags({"comm_hook": "powersgd"}) == ["hook_in_turn"]
+    assert flags({"comm_hook": "powersgd"}) == ["hook_in_turn", "allocations_unseen"]
     assert flags({"comm_hook": "powersgd"}, device="cuda", backend="nccl") == ["host_waits"]
     assert flags({"local_sgd_period": 4}) == []
     assert flags({"local_sgd_period": 4}, device="cuda", backend="nccl") == ["host_waits"]
