@@ -44,7 +44,7 @@ FLAGS = {
     "coarse_timer": "the clock tells times apart by no less than 1 % of a step",
     "profiler_on": "something that observes or slows a program was on while it was timed; the"
     " record's observers name it",
-    "ranks_differ": "the ranks ended with different parameters",
+    "ranks_differ": "the ranks ended with different parameters, or skipped different steps",
     "duplicate_data": "ranks trained on the same samples",
     "loss_not_finite": "the last loss of the window is no finite number: what was timed may be"
     " cheaper, or dearer, than training that goes well",

@@ -222,7 +222,8 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
     seen = {
         "no_warmup": all(_is_cold(outcome.measured) for outcome in outcomes),
-        "ranks_differ": len({outcome.parameter_digest for outcome in outcomes}) > 1,
+        "ranks_differ": len({outcome.parameter_digest for outcome in outcomes}) > 1
+        or len({one.skipped_steps for one in measured}) > 1,
         "loss_not_finite": any(outcome.loss_is_finite is False for outcome in outcomes),
         "ranks_share_cores": share_cores(placements, assignment.case.device),
         "steps_skipped": (_skipped_steps(measured) or 0) > 0,

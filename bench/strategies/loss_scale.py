@@ -40,8 +40,11 @@ class LossScale:
         """Update the parameters unless some gradient is not finite; then adapt the scale.
 
         The scaler waits for the device to know whether to call the optimizer, unless its kernels
-        are fused and can decide for themselves.
+        are fused and can decide for themselves. With those, it would not call its own ``unscale_``,
+        in which FSDP's has the ranks agree: each would skip what overflows in its own shard.
         """
+        if type(self._scaler) is not GradScaler:
+            self.unscale(optimizer)
         self._scaler.step(optimizer)
         first, *others = self._scaler._found_inf_per_device(optimizer).values()
         for other in others:

@@ -400,6 +400,8 @@ def test_steps_that_the_scaler_skipped_are_counted_and_flagged() -> None:
         )
 
     none, some, old = counted(0, 0), counted(3, 3), counted(None, None)
+    assert "ranks_differ" not in some.flags
+    assert "ranks_differ" in counted(3, 2).flags  # though shards, gathered, look alike everywhere
     assert (none.timing.skipped_steps, "steps_skipped" in none.flags) == (0, False)
     assert (some.timing.skipped_steps, "steps_skipped" in some.flags) == (3, True)
     assert (old.timing.skipped_steps, "steps_skipped" in old.flags) == (None, False)

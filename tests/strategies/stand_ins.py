@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.strategies.base import Context, Session, Strategy, always
 from bench.strategies.single import prepare as prepare_single
@@ -33,38 +33,68 @@ def has_spike(step: int) -> bool:
     return step % PERIOD == SPIKE
 
 
-def _build_spiky(options: Options, build: Build) -> Problem:
-    del options
+class SpikyOptions(Options, frozen=True, kw_only=True):
+    """Settings of ``SPIKY``."""
+
+    everywhere: bool = True
+    """Whether no gradient is finite, or a single element of one is not, which one shard has."""
+
+
+class Spiky(nn.Module):
+    """Features (N, 4 + 8) -> (N, 2): what two layers make of the first, and a sum of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+        self.weights = nn.Parameter(torch.zeros(8))
+        """Whose gradient is the features' mean."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """See above."""
+        added = (features[:, 4:] * self.weights).sum(dim=1, keepdim=True)
+        return torch.cat([self.layers(features[:, :4]), added], dim=1)
+
+
+def _spiky_loss(output: Tensor, batch: Batch) -> Tensor:
+    del batch
+    output = output.float()
+    return (0.01 * output[:, 0]).square().mean() + output[:, 1].mean()
+
+
+def _build_spiky(options: SpikyOptions, build: Build) -> Problem:
     torch.manual_seed(build.seed)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)).to(build.dtype)
 
     def batches(shard: int | None, shards: int) -> Iterator[Batch]:
         count = build.per_device_batch * (shards if shard is None else 1)
         step = 0
         while True:
-            inputs = torch.full((count, 4), 1.0 + step % PERIOD, dtype=build.dtype)
-            inputs[0] += shard or 0
+            inputs = torch.zeros((count, 12), dtype=build.dtype)
+            inputs[:, :4] = 1.0 + step % PERIOD
+            inputs[0, :4] += shard or 0
             if has_spike(step) and shard in {None, shards - 1}:
-                inputs[-1] = torch.inf
+                if options.everywhere:
+                    inputs[-1, 0] = torch.inf
+                else:
+                    inputs[-1, 4] = 1e37  # finite, but not times the loss's scale
             yield Batch((inputs,), torch.zeros(count))
             step += 1
 
     return Problem(
-        model=model,
+        model=Spiky().to(build.dtype),
         make_optimizer=optimizer_factory(
             build.optimizer, lr=0.001, kernels=build.optimizer_kernels
         ),
-        loss=lambda output, _: (0.01 * output.float()).square().mean(),
+        loss=_spiky_loss,
         batches=batches,
-        shard_units=lambda model: list(model.children()),
+        shard_units=lambda model: [model.get_submodule("layers")],
     )
 
 
 SPIKY = Workload(
     name="spiky",
     summary="one rank's third batch of four is infinite",
-    options=Options,
-    presets={"tiny": Preset(options=Options(), per_device_batch=2, summary="all there is")},
+    options=SpikyOptions,
+    presets={"tiny": Preset(options=SpikyOptions(), per_device_batch=2, summary="all there is")},
     optimizer="sgd",
     facts=lambda _: Facts(unit="sample"),
     build=_build_spiky,

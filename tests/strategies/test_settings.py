@@ -61,10 +61,13 @@ def test_the_same_model_is_trained(
     assert parity.max_rank_divergence == 0
 
 
-def time_spikes(launcher: Launcher, strategy: str, **settings: Any) -> tuple[RankOutcome, ...]:
+def time_spikes(
+    launcher: Launcher, strategy: str, *, everywhere: bool = True, **settings: Any
+) -> tuple[RankOutcome, ...]:
     workload = "tests.strategies.stand_ins:SPIKY:tiny"
     case = planned_case(workload, strategy, 2, precision="fp16-amp", **settings)
-    effort = msgspec.structs.replace(SHORT, warmup_steps=4)
+    case = msgspec.structs.replace(case, workload_options={"everywhere": everywhere})
+    effort = msgspec.structs.replace(SHORT, warmup_steps=4, timeout_s=200)
     _, outcomes = launcher.launch_case(
         case, effort, "timing", launch=0, processes=process_count(case)
     )
@@ -80,6 +83,10 @@ def time_spikes(launcher: Launcher, strategy: str, **settings: Any) -> tuple[Ran
         ("ddp", {"optimizer_kernels": "fused"}),
         ("fsdp", {}),
         ("fsdp1", {}),
+        # Of one shard alone, which another rank can only be told of:
+        ("fsdp", {"everywhere": False}),
+        ("fsdp1", {"everywhere": False}),
+        ("fsdp1", {"everywhere": False, "optimizer_kernels": "fused"}),
     ],
 )
 def test_what_one_rank_cannot_take_all_ranks_skip(
