@@ -76,6 +76,6 @@ def cannot_split(bucket_bytes: int) -> str | None:
     except AssertionError:
         return (
             "torch cuts a compiled model where DDP's buckets end, and refuses buckets smaller than"
-            " the first of its own default, 1 MiB; use a bucket_cap_mb of 1 or more"
+            " the first of its own default, 1 MiB; use caps of 1 MiB or more"
         )
     return None

@@ -23,9 +23,11 @@ def refusal(facts: Facts, case: Case, options: DDPOptions) -> str | None:
 
 def _of_compiling(case: Case, options: DDPOptions) -> str | None:
     """Whether the compiler can cut the graph at the buckets."""
-    if case.compile == "none" or options.bucket_cap_mb is None:
+    # Of several caps the compiler is told the largest alone.
+    largest_mb = max(options.bucket_cap_mb_list or [], default=options.bucket_cap_mb)
+    if case.compile == "none" or largest_mb is None:
         return None
-    return cannot_split(int(options.bucket_cap_mb * 2**20))
+    return cannot_split(int(largest_mb * 2**20))
 
 
 def accepts(argument: str) -> bool:

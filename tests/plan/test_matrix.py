@@ -11,7 +11,13 @@ from bench.plan.case import DeviceInfo, Limits, Machine, PlannedCase, identify, 
 from bench.plan.matrix import expand
 from bench.plan.suite import parse_suite
 from bench.records.store import read_records
+from bench.strategies.ddp_check import accepts
 from tests.fakes import EIGHT_GPUS, TWO_CORES
+
+SMALL_BUCKETS = (
+    "torch cuts a compiled model where DDP's buckets end, and refuses buckets smaller than the"
+    " first of its own default, 1 MiB; use caps of 1 MiB or more"
+)
 
 
 def plan(text: str, machine: Machine = TWO_CORES, only: str | None = None) -> Sequence[PlannedCase]:
@@ -266,8 +272,7 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
         (
             block("compile: default", strategy="ddp: {bucket_cap_mb: 0.5}"),
             TWO_CORES,
-            "torch cuts a compiled model where DDP's buckets end, and refuses buckets smaller than"
-            " the first of its own default, 1 MiB; use a bucket_cap_mb of 1 or more",
+            SMALL_BUCKETS,
         ),
     ],
 )
@@ -282,6 +287,13 @@ def test_what_can_be_compiled_is() -> None:
         assert [one.skip_reason for one in plan(block(modes, strategy=strategy))] == [None] * 6
     (one,) = plan(block("compile: reduce-overhead", strategy="ddp"), EIGHT_GPUS)
     assert one.skip_reason is None
+
+
+@pytest.mark.skipif(not accepts("bucket_cap_mb_list"), reason="this torch has one cap alone")
+def test_of_several_caps_the_compiler_goes_by_the_largest() -> None:
+    caps = "ddp: {bucket_cap_mb_list: [[0.25, 0.5], [0.25, 1]]}"
+    planned = plan(block("compile: default", strategy=caps))
+    assert [one.skip_reason for one in planned] == [SMALL_BUCKETS, None]
 
 
 def test_equal_code_is_planned_once() -> None:
