@@ -13,9 +13,11 @@ COMMUNICATION_BUFFERS = (
     "c10d::_reduce_scatter",
     "c10d::reduce_scatter",
     "FSDP::all_gather (",
-    "aten::flatten_dense_tensors",
 )
 """Beginnings of ranges in which buffers are made that collectives work on, and let go of."""
+FLATTEN = "aten::flatten_dense_tensors"
+"""Makes another one where a collective is the very next thing; else what it makes may stay, as the
+parameters of ZeRO do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,13 @@ def _ends(event: Event) -> Interval:
     return event["ts"], event["ts"] + event["dur"]
 
 
+def _is_sent(made: Event, following: Sequence[Event]) -> bool:
+    """Whether the next operator of the same thread is a collective."""
+    _, end = _ends(made)
+    later = (one for one in following if one["ts"] >= end and one["tid"] == made["tid"])
+    return next((one["name"].startswith("c10d::") for one in later), False)
+
+
 class _Unseen:
     """Releases by gloo's own threads, which no profile sees.
 
@@ -103,8 +112,9 @@ class _Unseen:
         in_order = sorted(ranges, key=lambda event: event["ts"])
         self._temporary = [
             (*_ends(event), event["name"])
-            for event in in_order
+            for index, event in enumerate(in_order)
             if event["name"].startswith(COMMUNICATION_BUFFERS)
+            or (event["name"] == FLATTEN and _is_sent(event, in_order[index:]))
         ]
         self._collectives = [_ends(event) for event in in_order if GLOO.match(event["name"])]
         self._copied = [

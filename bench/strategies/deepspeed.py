@@ -40,22 +40,20 @@ INSTALL_EXTRA = "pip install 'parallel-bench[deepspeed]'"
 class DeepSpeedOptions(Options, frozen=True, kw_only=True):
     """Settings of ``deepspeed``, under DeepSpeed's own names and defaults.
 
-    A default is not passed on at all. Sizes count numbers, not bytes.
+    A default is not passed on at all. Sizes count numbers, not bytes. ``allgather_bucket_size`` is
+    not among them: where torch has ``all_gather_into_tensor``, DeepSpeed never looks at it.
     """
 
     stage: Literal[0, 1, 2, 3] = 0
     """ZeRO's stage, what is sharded over the devices: 0 nothing, 1 the optimizer's state, 2 the
-    gradients too, 3 the parameters as well. Helps by saving the more memory the higher it is. Costs
-    3 half as much communication again; 1 and 2 communicate as much as 0, but not during backward
-    unless told to."""
+    gradients too, 3 the parameters as well. Helps by saving the more memory the higher it is.
+    Costs half as much communication again in 1 and 2, which all-reduce as 0 does and then gather
+    what each device has updated; in 3, gathering parameters before each use."""
     reduce_bucket_size: PositiveInt = 500_000_000
     """Numbers that are reduced at a time, from stage 1 on. Helps, when lowered, to start early
     where communication may overlap, and to save the buffer of this size that contiguous gradients
     keep: 2 GB in fp32 at the default, however small the model. Costs, when lowered, a latency for
     each."""
-    allgather_bucket_size: PositiveInt = 500_000_000
-    """Numbers of updated parameters that are gathered at a time, in stages 1 and 2; even. Helps,
-    when lowered, by a smaller buffer at the end of a step. Costs a latency for each."""
     overlap_comm: bool | None = None
     """Reduce gradients while backward goes on. Null is DeepSpeed's own choice: true in stage 3,
     else false. Helps on accelerators by hiding communication; a CPU has no streams that could
@@ -71,9 +69,9 @@ class DeepSpeedOptions(Options, frozen=True, kw_only=True):
     is larger than the default, so that nothing is gathered before use. Helps, when raised, by
     saving small messages. Costs memory."""
     stage3_max_reuse_distance: PositiveInt = 1_000_000_000
-    """Stage 3 keeps a gathered parameter that is used again before this many numbers of others. At
-    the default a model of up to a billion parameters stays whole from forward to backward. Helps,
-    when raised, by saving gathering. Costs memory."""
+    """Stage 3 keeps a gathered parameter that is used again before this many numbers of others, or
+    that its prefetching comes to meanwhile. At the default a model of up to a billion parameters
+    stays whole from forward to backward. Helps, when raised, by saving gathering. Costs memory."""
     offload_optimizer: Literal["none", "cpu"] = "none"
     """Keep the optimizer's state on the host and update there, from stage 1 on. On accelerators
     only. Helps by freeing a device's memory for a larger model. Costs copies both ways in every
@@ -82,7 +80,6 @@ class DeepSpeedOptions(Options, frozen=True, kw_only=True):
 
 EFFECTIVE: Mapping[str, tuple[int, ...]] = {
     "reduce_bucket_size": (1, 2, 3),
-    "allgather_bucket_size": (1, 2),
     "overlap_comm": (1, 2, 3),
     "contiguous_gradients": (1, 2, 3),
     "stage3_prefetch_bucket_size": (3,),
@@ -117,8 +114,6 @@ def _misfit(case: Case) -> str | None:
         if stages is not None and options.stage not in stages:
             others = f"stages {stages[0]} to {stages[-1]}" if len(stages) > 1 else "stage 3"
             return f"{name} does nothing in stage {options.stage}, but in {others}; leave it out"
-    if options.allgather_bucket_size % 2:
-        return "DeepSpeed takes no odd allgather_bucket_size; use an even one"
     if options.offload_optimizer != "none" and case.device == "cpu":
         return "offload_optimizer does nothing on a CPU, where the state is anyway; leave it out"
     return None

@@ -1,8 +1,8 @@
 """DeepSpeed in fp64, for proofs alone.
 
-It names four types by itself, and knows none wider than fp32: of the gradients it communicates,
-of those it accumulates, of the weights it updates. A model in fp64 would so be trained in fp32, on
-other paths than a model in fp32 takes. Here those names are widened, and nothing else is changed.
+It names the type of the gradients that it communicates, of those that it accumulates and of the
+weights that it updates, and knows none wider than fp32. So it would train a model in fp64 in fp32,
+on other paths than a model in fp32 takes. Here those types are named fp64; nothing else changes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
@@ -34,12 +33,21 @@ def widened(deepspeed: Any, stage: int | None) -> Iterator[Callable[[Any], None]
     else:
         from deepspeed.runtime.base_optimizer import ZeROOptimizer  # noqa: PLC0415 - see deepspeed
 
-        accumulates = patch.object(
-            deepspeed.DeepSpeedEngine, "get_data_types", lambda _: (WIDE, WIDE)
-        )
-        updates = patch.object(ZeROOptimizer, "_configure_master_weights", lambda *_, **__: WIDE)
-        with accumulates, updates:
+        with (
+            _replaced(deepspeed.DeepSpeedEngine, "get_data_types", lambda _: (WIDE, WIDE)),
+            _replaced(ZeROOptimizer, "_configure_master_weights", lambda *_, **__: WIDE),
+        ):
             yield _communicate_wide_in_buckets
+
+
+@contextlib.contextmanager
+def _replaced(owner: type, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def _communicate_wide(engine: Any) -> None:

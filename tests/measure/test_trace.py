@@ -302,6 +302,22 @@ def test_a_copy_that_gloo_releases_unseen_lives_until_its_collective_ends(tmp_pa
     assert (found.before, found.peak, found.after) == ([0], [50], [0])
 
 
+@pytest.mark.parametrize(("then", "left"), [("c10d::broadcast_", 0), ("aten::narrow", 50)])
+def test_a_flattened_copy_is_let_go_of_only_where_a_collective_is_next(
+    tmp_path: Path, then: str, left: int
+) -> None:
+    found = allocations(
+        tmp_path,
+        event("cpu_op", "aten::flatten_dense_tensors", 200, 250, pid=1000, tid=1000),
+        event("cpu_op", "aten::cat", 205, 240, pid=1000, tid=1000),
+        event("user_annotation", "gloo:send", 252, 253, pid=1000, tid=2000),
+        event("cpu_op", then, 255, 258, pid=1000, tid=1000),
+        event("user_annotation", "gloo:broadcast", 260, 400, pid=1000, tid=2000),
+        memory(210, 1, 50),  # never released by a thread that is seen
+    )
+    assert (found.peak, found.after) == ([50], [left])
+
+
 def test_an_address_that_is_used_again_has_been_released(tmp_path: Path) -> None:
     found = allocations(tmp_path, memory(150, 1, 50), memory(300, 1, 80), memory(400, 1, -80))
     assert (found.peak, found.after) == ([80], [0])

@@ -33,6 +33,7 @@ FACTS = Facts(unit="token")
 ALL_GATHERED: dict[str, Any] = {
     "stage3_param_persistence_threshold": 1,
     "stage3_max_reuse_distance": 1,
+    "stage3_prefetch_bucket_size": 1,
 }
 """Options with which even a small model's parameters are gathered for forward and for backward."""
 SMALL_BUCKETS: dict[str, Any] = {"reduce_bucket_size": 20_000}
@@ -103,10 +104,8 @@ def test_neither_planning_nor_the_fork_server_imports_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"options": {"reduce_bucket_size": 1000}}, "does nothing in stage 0, but in stages 1 to"),
-        ({"options": {"stage": 3, "allgather_bucket_size": 8}}, "but in stages 1 to 2"),
+        ({"options": {"reduce_bucket_size": 1000}}, "in stage 0, but in stages 1 to 3"),
         ({"options": {"stage": 2, "stage3_prefetch_bucket_size": 8}}, "but in stage 3; leave it"),
-        ({"options": {"stage": 1, "allgather_bucket_size": 7}}, "use an even one"),
         ({"options": {"stage": 1, "offload_optimizer": "cpu"}}, "does nothing on a CPU"),
         ({"precision": "bf16"}, "use bf16-amp"),
         ({"precision": "fp16-amp"}, "use bf16-amp"),
@@ -225,11 +224,11 @@ class TestEngine:
             *((stage, {"ranks": 3, **NEEDED[stage]}) for stage in (1, 3)),
             (3, {"ranks": 1}),
             (0, {"workload": "resnet152", "ranks": 3}),
-            (1, {"overlap_comm": True, "allgather_bucket_size": 5000}),
+            (1, {"overlap_comm": True, **SMALL_BUCKETS}),
             (2, {"overlap_comm": True, **SMALL_BUCKETS, "accumulation_steps": 2}),
             (2, {"contiguous_gradients": False, "accumulation_steps": 2}),
             (3, {"contiguous_gradients": False, "overlap_comm": False}),
-            (3, {"stage3_prefetch_bucket_size": 1000, **ALL_GATHERED}),
+            (3, {**ALL_GATHERED, "stage3_prefetch_bucket_size": 10_000}),
             (2, {"optimizer": "sgd"}),
             # Planned on accelerators only, where it is no different but for the copies.
             *((stage, {"offload_optimizer": "cpu"}) for stage in (1, 2, 3)),
@@ -292,13 +291,16 @@ class TestEngine:
             whole = {"optimizer_state": 2 * model, "master_parameters": bool(stage) * model}
             expected = whole.get(name, model) / (world if stage >= first else 1)
             assert held[name] == pytest.approx([expected] * world, rel=0.01), name
-        bucket = 4 * SMALL_BUCKETS["reduce_bucket_size"] if stage else 0
-        gradients = model / world if stage == 3 else 0
+        # Stage 2 lets go of its bucket after backward, and 3 keeps its share of the gradients.
+        bucket = 4 * SMALL_BUCKETS["reduce_bucket_size"]
+        kept = {0: 0, 1: bucket, 2: 0, 3: bucket + model / world}[stage]
+        # Gloo's threads may let go, unseen, of the last bucket and the last that 3 has gathered.
+        unseen = {0: 0, 1: bucket, 2: bucket, 3: model}[stage]
         for index, outcome in enumerate(outcomes):
             assert outcome.allocations is not None
             (before,) = outcome.allocations.before
-            known = sum(values[index] for values in held.values())
-            assert before == pytest.approx(known + bucket + gradients + pool_bytes(4), rel=0.05)
+            known = sum(values[index] for values in held.values()) + kept + pool_bytes(4)
+            assert 0.98 * known < before < 1.02 * known + unseen
 
     def test_it_compiles_nothing_into_the_cache_of_the_user(self, launcher: Launcher) -> None:
         cache = Path.home() / ".cache" / "torch_extensions"
