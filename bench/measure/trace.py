@@ -109,7 +109,7 @@ def read_steps(
     Args:
         events: of one process.
         steps: how many are in the range ``bench:steps``.
-        world_size: ranks of the group.
+        world_size: ranks of the group that gathers, where the trace does not tell.
         on_accelerator: look for computation among the kernels, not the operators.
     """
     frame = find_range(events, STEPS)
@@ -156,8 +156,8 @@ def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:
         if category == "user_annotation" and (found := GLOO.match(name)):
             payload, ranks = _tensor_bytes(arguments), None
             if payload is not None and found[1] == "all_gather":  # whose input is a share
-                ranks = gathering.get(math.prod(arguments["Input Dims"][0]))
-                payload *= ranks or world_size
+                ranks = gathering.get(math.prod(arguments["Input Dims"][0]), world_size)
+                payload *= ranks
             yield _span(event, found[1], payload, ranks=ranks)
         elif category == "user_annotation" and (found := MOVE.match(name)):
             yield _span(event, found[1], int(found[2]))

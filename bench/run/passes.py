@@ -121,7 +121,7 @@ def measure_communication(rank: Rank) -> Session:
     trace = read_steps(
         events,
         steps=steps,
-        world_size=rank.processes,
+        world_size=rank.strategy.group_sizes(rank.case)[0],
         on_accelerator=rank.case.device != "cpu",
     )
     if not trace.spans and rank.case.backend == "nccl" and rank.processes > 1:

@@ -180,7 +180,8 @@ class Strategy:
     """(options) -> type that it casts parameters to by itself, in place of autocast, under a
     precision of mixed types: ``bf16``, ``fp16``, or None. Parity compares with a model of it."""
     group_sizes: Callable[[Case], Sequence[int]] = all_ranks
-    """(case) -> number of ranks of each kind of group that its collectives run in."""
+    """(case) -> number of ranks of each kind of group that its collectives run in, first of that
+    in which parameters are gathered."""
     only_shards: str | None = None
     """The category of ``held_bytes`` that is all it splits over the devices, if it is one."""
     options: type[Options] = Options

@@ -337,3 +337,28 @@ def test_a_real_profile_shows_every_byte(tmp_path: Path) -> None:
     found = read_allocations(read_events(path), 1)
     assert held.nbytes == 4000
     assert (found.before, found.peak, found.after) == ([4000], [8000], [4000])
+
+
+def test_a_gather_is_of_its_own_group_where_the_trace_tells_of_it(tmp_path: Path) -> None:
+    def gather(begin_us: float, share: int) -> dict[str, Any]:
+        shape = {"Input Dims": [[share]], "Input type": ["float"]}
+        return event("user_annotation", "gloo:all_gather", begin_us, begin_us + 100, **shape)
+
+    told = event(
+        "cpu_op", "c10d::_allgather_base_", 90, 95, **{"Input Dims": [[20], [10], [], [], []]}
+    )
+    settings = {"world_size": 4, "on_accelerator": False}
+    trace = read(tmp_path / "rank0.json", told, gather(100, 10), gather(300, 50), **settings)
+    assert [(span.ranks, span.payload_bytes) for span in trace.spans] == [(2, 80), (4, 800)]
+    (collective,) = costs([trace], ranks=None).collectives
+    assert collective.payload_bytes == 880
+    assert collective.wire_bytes == 80 / 2 + 800 * 3 / 4
+
+
+def test_without_the_size_of_its_group_nothing_is_said_of_the_wire(tmp_path: Path) -> None:
+    trace = read(tmp_path / "rank0.json", all_reduce(300, 700))
+    (unknown,) = costs([trace], ranks=None).collectives
+    assert unknown.wire_bytes is None
+    told = read(tmp_path / "rank1.json", all_reduce(300, 700, **{"Group size": 4}))
+    (known,) = costs([told], ranks=None).collectives
+    assert known.wire_bytes == 1_500_000  # 2 (n - 1) / n of a million

@@ -27,7 +27,7 @@ def planned(
     strategy: str,
     options: dict[str, Any],
     *,
-    workload: str = "transformer:tiny",
+    workload: str | dict[str, Any] = "transformer:tiny",
     world_size: int | None = None,
     **settings: Any,
 ) -> PlannedCase:
@@ -60,6 +60,8 @@ def test_every_variant_can_be_planned(strategy: str, options: dict[str, Any]) ->
         ("fsdp", {"shard_size": 2}, {}),
         ("fsdp1", {"sharding_strategy": "shard_grad_op"}, {"world_size": 3} | TWICE),
         ("fsdp1", {"mixed_precision": "bf16"}, {"workload": "embedding:tiny"}),
+        # No gradient within a flat tensor of gradients stays none: AdamW would decay the parameter.
+        ("fsdp1", {}, {"workload": {"transformer": {"preset": "tiny", "unused_branch": True}}}),
         ("zero", {"parameters_as_bucket_view": True}, {"world_size": 3} | TWICE),
     ],
 )
