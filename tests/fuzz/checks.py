@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import msgspec
+import torch._dynamo.backends.distributed  # noqa: F401 - asked about buckets; not named by a suite
 
 from bench.errors import CONTROL, BenchError
 from bench.plan.case import Machine, PlannedCase
