@@ -156,7 +156,8 @@ def test_what_is_known_of_shards_is_what_torch_does_with_them(name: Any) -> None
     world_of_one()
     try:
         problem = build("transformer", optimizer=name, optimizer_kernels="fused")
-        session = prepare(find_strategy("fsdp"), problem, context(1))
+        fsdp = find_strategy("fsdp")
+        session = prepare(fsdp, problem, context(1, options=fsdp.options()))
         session.micro_step(next(problem.batches(0, 1)), sync=True, mark=lambda _: None)
         if fused_takes_shards(name):
             session.optimizer_step()
