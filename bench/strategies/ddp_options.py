@@ -42,8 +42,8 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     batch norm, by a broadcast a step. Costs, as false, that each rank keeps running statistics
     of its own samples."""
     comm_hook: CommHook = "none"
-    """What is sent in place of the gradients: their halves in fp16 or bf16, or powersgd's low-
-    rank factors. Helps where the link is slow. Costs time to compress, and trains on other
+    """What is sent in place of the gradients: their halves in fp16 or bf16, or powersgd's
+    low-rank factors. Helps where the link is slow. Costs time to compress, and trains on other
     gradients: the parity column says how far off."""
     powersgd_rank: PositiveInt = 1
     """Rank of powersgd's factors. Helps, when raised, to keep more of the gradient. Costs bytes
