@@ -52,13 +52,17 @@ def _breach(words: str) -> None:
     raise BreachError(words)
 
 
+LOOKED_FOR = frozenset({"deepspeed"})
+"""Packages whose being there is asked for; importing one raises an event all the same."""
+
+
 class _Finder:
     """Asked first for every module: importlib's own functions raise no event."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         del path, target
-        if _Guard.named is not None and name not in _Guard.named:
+        if _Guard.named is not None and name not in {*_Guard.named, *LOOKED_FOR}:
             _breach(f"imports {name}")
 
 
