@@ -66,8 +66,20 @@ ways = st.one_of(
             static_graph=[True, False],
             gradient_as_bucket_view=[True, False],
             sync_batchnorm=[True, False],
+            comm_hook=["none", "fp16", "bf16", "powersgd"],
+            local_sgd_period=[None, 1, 8],
         ),
     ),
+    st.builds(
+        lambda options: {"fsdp": options or None},
+        _options(
+            reshard_after_forward=[None, True, False, 2],
+            mixed_precision=[None, "bf16"],
+            shard_size=[None, 1, 2],
+            wrap=["units", "root"],
+        ),
+    ),
+    st.builds(lambda options: {"deepspeed": options}, _options(stage=[0, 1, 2, 3])),
 )
 FILTERS = (
     "strategy == ddp and world_size <= 2",
@@ -189,8 +201,8 @@ BOMBS = (
 
 @st.composite
 def texts(draw: Draw) -> str:
-    """A suite file: half of them as they should be."""
-    kind = draw(st.sampled_from(["good"] * 10 + ["mutated"] * 6 + ["damaged"] * 3 + ["given"]))
+    """A suite file: six in ten as they should be, as far as one can say before planning it."""
+    kind = draw(st.sampled_from(["good"] * 12 + ["mutated"] * 5 + ["damaged"] * 2 + ["given"]))
     if kind == "given":
         given = [*shipped_suites().values(), *ANCHORED]
         text = draw(st.sampled_from([*given, *BOMBS]))
