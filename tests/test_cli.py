@@ -351,7 +351,7 @@ MANY_SKIPS = (
 
 def test_a_full_disk_ends_the_run_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "skips.yaml").write_text(MANY_SKIPS)
-    with small_disk(tmp_path / "disk", size="128k") as disk:
+    with small_disk(tmp_path / "disk", size="200k") as disk:
         done = bench("run", "skips.yaml", "--out", disk / "out", cwd=tmp_path)
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]

@@ -61,7 +61,7 @@ def shipped_suites() -> dict[str, str]:
     """Name and text of every suite that comes with the package."""
     return {
         entry.name.removesuffix(".yaml"): entry.read_text(encoding="utf-8")
-        for entry in sorted(SHIPPED.iterdir(), key=lambda entry: entry.name)
+        for entry in sorted(SHIPPED.iterdir(), key=lambda entry: entry.name.removesuffix(".yaml"))
         if entry.name.endswith(".yaml")
     }
 
