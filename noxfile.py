@@ -104,7 +104,7 @@ def limits(session: nox.Session) -> None:
 
 @nox.session(name="compile", venv_backend="none", requires=["env"])
 def compile_(session: nox.Session) -> None:
-    """Prove compiled models of all kinds, with torch's own compiler. Half an hour."""
+    """Prove compiled models of all kinds, with torch's own compiler. Takes long."""
     run_python(session, "-m", "pytest", "tests/strategies/compiled.py", *session.posargs)
 
 
@@ -130,6 +130,6 @@ def soak(session: nox.Session) -> None:
 def contract(session: nox.Session) -> None:
     """Prove each setting under every strategy, and each strategy's options, on every workload.
 
-    Takes hours; strategies and workloads may be named.
+    Takes long; strategies and workloads may be named.
     """
     run_python(session, "-m", "tests.every_setting", *session.posargs)
