@@ -25,13 +25,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.plan.case import Case, Machine, PositiveInt
 from bench.strategies import sharding
-from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
+from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.kernels import fused_takes_shards
-from bench.strategies.sharding import Narrow, Reduced, Wrap
+from bench.strategies.sharding import Narrow
 from workloads.base import Facts, Problem
 
 
-class FSDPOptions(Options, frozen=True, kw_only=True):
+class FSDPOptions(sharding.ShardingOptions, frozen=True, kw_only=True):
     """Settings of ``fsdp``. A default is not passed to torch at all."""
 
     reshard_after_forward: bool | PositiveInt | None = None
@@ -45,17 +45,6 @@ class FSDPOptions(Options, frozen=True, kw_only=True):
     stay in fp32, and each unit is gathered and computed in this type. Helps by halving what is
     gathered, and by keeping no second copy of the weights. Costs norms, softmax and loss the digits
     that autocast keeps."""
-    reduce_dtype: Reduced | None = None
-    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. Helps
-    fp32 to keep small contributions of many ranks. Costs fp32 twice the bytes to reduce."""
-    shard_size: PositiveInt | None = None
-    """Ranks that a model is split over; the groups of as many ranks are replicas of each other
-    (hybrid sharding). Helps where such a group is one host with quick links, since gathers stay
-    within it. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
-    wrap: Wrap = "units"
-    """What is gathered at once: each unit of the workload, or, with root, the whole model. Helps
-    root where each collective takes long to begin and memory is ample. Costs root the memory of all
-    parameters at once, and an all-gather that overlaps with nothing."""
     cpu_offload: bool = False
     """Keep shards, gradients and optimizer state on the host, where the optimizer runs. On
     accelerators only. Helps models to fit that fit no other way. Costs copies over the bus in every

@@ -18,10 +18,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
-from bench.plan.case import Case, Machine, PositiveInt
+from bench.plan.case import Case, Machine
 from bench.strategies import sharding
-from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
-from bench.strategies.sharding import Narrow, Reduced, Wrap
+from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.sharding import Narrow
 from workloads.base import Facts, Problem
 
 SHARDING = {
@@ -42,7 +42,7 @@ EXPECTED = (
 """What torch warns of while it wraps a model, although it is meant."""
 
 
-class FSDP1Options(Options, frozen=True, kw_only=True):
+class FSDP1Options(sharding.ShardingOptions, frozen=True, kw_only=True):
     """Settings of ``fsdp1``. A default is not passed to torch, but for ``use_orig_params``."""
 
     sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard"] = "full_shard"
@@ -55,17 +55,6 @@ class FSDP1Options(Options, frozen=True, kw_only=True):
     stay in fp32, and each unit is gathered, computed and reduced in this type. Batch norms stay in
     fp32, each as a unit of its own. Helps by halving what is communicated. Costs norms, softmax and
     loss the digits that autocast keeps, and models with batch norm many small collectives."""
-    reduce_dtype: Reduced | None = None
-    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. Helps
-    fp32 to keep small contributions of many ranks. Costs fp32 twice the bytes to reduce."""
-    shard_size: PositiveInt | None = None
-    """Ranks that a model is split over; the groups of as many ranks are replicas of each other
-    (hybrid sharding). Helps where such a group is one host with quick links, since gathers stay
-    within it. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
-    wrap: Wrap = "units"
-    """What is gathered at once: each unit of the workload, or, with root, the whole model. Helps
-    root where each collective takes long to begin and memory is ample. Costs root the memory of all
-    parameters at once, and an all-gather that overlaps with nothing."""
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:

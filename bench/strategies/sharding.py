@@ -11,13 +11,30 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
-from bench.plan.case import Case
-from bench.strategies.base import AUTOCAST, Context
+from bench.plan.case import Case, PositiveInt
+from bench.strategies.base import AUTOCAST, Context, Options
 from workloads.base import Facts, Problem
 
 Narrow = Literal["bf16", "fp16"]
 Reduced = Literal["fp32", "bf16", "fp16"]
 Wrap = Literal["units", "root"]
+
+
+class ShardingOptions(Options, frozen=True, kw_only=True):
+    """What can be set of either FSDP."""
+
+    reduce_dtype: Reduced | None = None
+    """Type in which gradients are reduced under ``mixed_precision``; null is that same type. Helps
+    fp32 to keep small contributions of many ranks. Costs fp32 twice the bytes to reduce."""
+    shard_size: PositiveInt | None = None
+    """Ranks that a model is split over; the groups of as many ranks are replicas of each other
+    (hybrid sharding). Helps where such a group is one host with quick links, since gathers stay
+    within it. Costs the memory of fewer shards, and an all-reduce of gradients between replicas."""
+    wrap: Wrap = "units"
+    """What is gathered at once: each unit of the workload, or, with root, the whole model. Helps
+    root where each collective takes long to begin and memory is ample. Costs root the memory of all
+    parameters at once, and an all-gather that overlaps with nothing."""
+
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NEVER = timedelta(days=365)
