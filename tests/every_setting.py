@@ -45,6 +45,7 @@ ALL = ", ".join(f"{{{one}}}" for one in [*WORKLOADS, SPARSE, UNUSED])
 def blocks() -> Iterator[str]:
     """Of a suite: each setting under each strategy, then each strategy with each of its options."""
     strategies = ", ".join(all_strategies())
+    yield f"{{workloads: [{ALL}], strategies: [{strategies}], world_sizes: [1, 2, 3]}}"
     for settings in SETTINGS:
         yield f"{{workloads: [{ALL}], strategies: [{strategies}], world_sizes: [2], {settings}}}"
     for strategy, variants in VARIANTS.items():

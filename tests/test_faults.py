@@ -17,14 +17,13 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from torch.distributed import DistStoreError
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from bench.errors import CONTROL, in_words
 from bench.records.record import Record
 from bench.records.store import read_records
 from bench.run import launch as launch_module
 from bench.run import server
+from bench.run.handles import BASE, PER_RANK
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from tests.fakes import SHORT, make_case
@@ -34,9 +33,9 @@ ROOT = Path(__file__).parent.parent
 EFFORT = msgspec.structs.replace(SHORT, limits=LIMITS)
 
 
-def measure(launcher: Launcher, strategy: str) -> Record:
-    case = make_case(strategy=strategy, world_size=2, options={})
-    assignment, outcomes = launcher.launch_case(case, EFFORT, "timing", launch=0, processes=2)
+def measure(launcher: Launcher, strategy: str, *, ranks: int = 2) -> Record:
+    case = make_case(strategy=strategy, world_size=ranks, options={})
+    assignment, outcomes = launcher.launch_case(case, EFFORT, "timing", launch=0, processes=ranks)
     return to_record(assignment, outcomes, run_id="r", environment="e", units=("token", 1))
 
 
@@ -165,16 +164,28 @@ def test_a_parent_without_file_handles_fails_the_launch_and_not_the_next(
     launcher: Launcher,
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, hard))
-    try:
-        with pytest.raises((RendezvousConnectionError, DistStoreError)) as caught:
-            measure(launcher, "tests.fakes:UNWRAPPED")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    # How many handles are left decides where it fails: at a socket, or at the store's event loop.
-    assert "too many open files" in in_words(caught.value).lower()
+    for spare in (0, 3, 20, 45):
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files") as caught:
+                measure(launcher, "tests.fakes:UNWRAPPED")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "too many open files" in in_words(caught.value).lower()
+        assert spare == 0 or "48 more needed to start 2 ranks" in in_words(caught.value)
     assert measure(launcher, "tests.fakes:UNWRAPPED").status == "ok"
+
+
+def test_a_launch_keeps_to_the_file_handles_that_are_required_for_it(launcher: Launcher) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for ranks in (1, 2, 4):
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + BASE + PER_RANK * ranks + 2, hard))
+        try:
+            assert measure(launcher, "tests.fakes:UNWRAPPED", ranks=ranks).status == "ok"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 SUITE = """\

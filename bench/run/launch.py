@@ -30,6 +30,7 @@ from bench.plan.case import Case, Effort, Machine
 from bench.records.record import Conditions
 from bench.run import logs, server, signals, stacks, worker
 from bench.run.ends import SERVER_DIED, Ends, explained
+from bench.run.handles import require_handles
 from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.loopback import loopback_variables
 from bench.run.phases import START, launch_limit_s, read_note
@@ -148,6 +149,7 @@ class Launcher:
     ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
         """One attempt; ``told`` are fields of the assignment that the caller knows."""
         started_s = time.monotonic()
+        require_handles(processes)
         self._count += 1
         folder = self.scratch / f"launch{self._count}"
         folder.mkdir(parents=True)

@@ -128,19 +128,24 @@ def has_ended(child: int | None) -> bool:
 def kill_left_behind() -> None:
     """Kill what ranks that have ended have started and left: processes end up with the server.
 
-    To be called when no rank is running. Linux only.
+    To be called when no rank is running. Where processes cannot be listed, as without file
+    handles, it warns, and the next call finds what is left. Linux only.
     """
     import psutil  # noqa: PLC0415 - the server, which imports this module, needs it not
 
     pid = server_pid()
     if pid is None:
         return
-    with contextlib.suppress(psutil.NoSuchProcess):
+    try:
         left = psutil.Process(pid).children(recursive=True)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=KILLED_S)
+    except psutil.NoSuchProcess:  # the server is gone, and all its children with it
+        return
+    except OSError as error:
+        warnings.warn(f"what ranks left behind is still to be ended: {error}", stacklevel=2)
 
 
 def follow_parent(parent: int) -> None:
