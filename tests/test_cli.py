@@ -85,35 +85,49 @@ def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
     assert max(len(line) for line in done.stdout.splitlines() if "----" in line) <= 80
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "quik"], "bench: no suite or file 'quik'; did you mean 'quick'"),
-        (["plan", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
-        (["run", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
-        (["run", "smoke", "--filter", "seed == 9"], "bench: smoke.yaml: no case matches"),
-        (
-            ["run", "smoke", "--filter", "x"],
-            "bench: filter 'x' cannot be read: 'x' compares nothing",
-        ),
-        (["run", "smoke", "--out", "file/results"], "bench: file/results: cannot be written"),
-        (["run", "smoke", "--resume"], "bench: --resume needs the --out folder"),
-        (["report", "nothing"], "bench: nothing: no such folder"),
-        (["report", "."], "bench: .: holds no run.json"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+MISTAKES = [
+    (["run", "quik"], "bench: no suite or file 'quik'; did you mean 'quick'"),
+    (["plan", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
+    (["plan", "smoke", "--filter", "seed == 9"], "bench: smoke.yaml: no case matches"),
+    (["plan", "smoke", "--filter", "x"], "bench: filter 'x' cannot be read: 'x' compares nothing"),
+    (["run", "smoke", "--resume"], "bench: --resume needs the --out folder"),
+    (["report", "nothing"], "bench: nothing: no such folder"),
+    (["report", "."], "bench: .: holds no run.json"),
+]
+MISTAKES_OF_A_RUN = [
+    (["run", "bad.yaml"], "bench: bad.yaml: matrix[0].strategies[0]: unknown strategy 'dpp'"),
+    (["run", "smoke", "--out", "file/results"], "bench: file/results: cannot be written"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with a file where no folder can be, and a suite that cannot be read."""
     (tmp_path / "file").write_text("")
     (tmp_path / "bad.yaml").write_text(
         "matrix: [{workloads: [transformer:tiny], strategies: [dpp]}]\n"
     )
-    done = bench(*arguments, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run_command_line(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+    assert sorted(path.name for path in folder.iterdir()) == ["bad.yaml", "file"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES_OF_A_RUN)
+def test_a_mistake_starts_nothing(folder: Path, arguments: list[str], message: str) -> None:
+    done = bench(*arguments, cwd=folder)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(message)
     assert len([line for line in done.stderr.splitlines() if line.startswith("bench:")]) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml", "file"]
+    assert sorted(path.name for path in folder.iterdir()) == ["bad.yaml", "file"]
 
 
 def test_a_rank_that_leaves_quietly_does_not_hang_the_run(tmp_path: Path) -> None:
@@ -155,12 +169,14 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
-    done = bench("run", "quick", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "cases: 21, 0 of them skipped; launches: 108" in done.stdout
-    more = bench("run", "quick", "--dry-run", "--launches", "9", cwd=tmp_path)
-    assert "launches: 234" in more.stdout
+def test_a_dry_run_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command_line(["run", "quick", "--dry-run"]) == 0
+    assert "cases: 21, 0 of them skipped; launches: 108" in capsys.readouterr().out
+    assert run_command_line(["run", "quick", "--dry-run", "--launches", "9"]) == 0
+    assert "launches: 234" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,23 +217,20 @@ def test_failures_and_failed_proofs_are_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_resuming_runs_only_what_is_missing(tmp_path: Path) -> None:
-    first = bench("run", "smoke", "--filter", TINY, "--out", "out", cwd=tmp_path)
+    command = ["run", "smoke", "--filter", TINY, "--launches", "2", "--out", "out"]
+    first = bench(*command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     path = tmp_path / "out" / "records.jsonl"
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:40])  # a crash in the middle of a line
-    again = bench("run", "smoke", "--filter", TINY, "--out", "out", cwd=tmp_path)
+    again = bench(*command, cwd=tmp_path)
     assert again.returncode == 2
     assert "holds results already" in again.stderr
-    other = bench("run", "smoke", "--resume", "--out", "out", cwd=tmp_path)
-    assert other.returncode == 2
-    assert "this is not the plan that was started there" in other.stderr
-    resumed = bench("run", "smoke", "--filter", TINY, "--resume", "--out", "out", cwd=tmp_path)
+    resumed = bench(*command, "--resume", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert "5 launches" in resumed.stderr
+    assert f"{len(lines) - 2} launches" in resumed.stderr
     keys = [record.key for record in read_records(tmp_path / "out")]
-    assert len(keys) == len(set(keys)) >= 7
+    assert len(keys) == len(set(keys)) == len(lines)
 
 
 def test_two_suites_at_once_do_not_break_each_other(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _twin(row: Row, twin: Row, noise: Noise) -> Twin:
 
 
 def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | None) -> Row:
-    name = f"{row.case.label} on one device"
+    name = "the same on one device"
     row = msgspec.structs.replace(
         row,
         speedup=compare(row, others.baselines(row), noise, "one device without a wrapper"),

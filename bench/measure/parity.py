@@ -43,6 +43,9 @@ SPREAD_FACTOR = 10.0
 """Three reorderings underestimate the largest one; a missing or doubled gradient is off by 1."""
 ROUNDINGS = 4.0
 """Least tolerance in units of the precision's rounding: a sum of a few terms."""
+FUSED_FACTOR = 4.0
+"""A compiler rounds in other places than torch, forward and backward; one drawing of roundings
+underestimates the largest."""
 LOSS_SCALES = tuple(2.0**power for power in range(16, -33, -8))
 """Tried for the first gradient of a precision that needs a scaled loss, torch's own first: training
 finds its scale by skipping steps, which a proof of one gradient cannot."""
@@ -71,6 +74,8 @@ class Reference:
     """First gradient in the case's own precision."""
     spread: dict[str, float]
     """Largest norm of a tensor's change under reordering, in the case's own precision."""
+    rounding_spread: dict[str, float] = field(default_factory=dict)
+    """Norm of a tensor's change when every parameter is off by one rounding, likewise."""
     scale: float = 1.0
     """Of the loss of each rank's micro-batches, in the case's own precision."""
     settled: Tensors = field(default_factory=dict)
@@ -223,6 +228,50 @@ def reordering_spread(
     return spread
 
 
+def rounding_spread(
+    problem: Problem,
+    batches: list[Batch],
+    native: Tensors,
+    *,
+    seed: int,
+    rounding: float,
+    region: Region = contextlib.nullcontext,
+    scale: float = 1.0,
+) -> dict[str, float]:
+    """How far each gradient moves when every parameter is off by one rounding, up or down.
+
+    Rounding an operation's result differently does as much as rounding what goes into it: this is
+    what a compiler may do that fuses operations, and so rounds elsewhere.
+
+    Args:
+        problem: with its initial parameters, whose gradients are used and cleared.
+        batches: the first step's micro-batches.
+        native: the gradient to compare with.
+        seed: of the directions.
+        rounding: relative rounding error of the precision that computes.
+        region: that forward runs in.
+        scale: of the loss during backward.
+
+    Returns:
+        Per tensor, the norm of the difference.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    parameters = list(problem.model.parameters())
+    before = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter in parameters:
+            drawn = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter.device)
+            parameter.mul_(1 + rounding * (2 * drawn - 1))
+    problem.model.zero_grad()
+    accumulate(problem, batches, region, scale=scale)
+    moved = copy_gradients(problem.model.named_parameters())
+    problem.model.zero_grad()
+    with torch.no_grad():
+        for parameter, value in zip(parameters, before, strict=True):
+            parameter.copy_(value)
+    return {name: norm(moved[name] - gradient) for name, gradient in native.items()}
+
+
 def scaled_reference(
     problem: Problem, batches: list[Batch], *, ranks: int, seed: int, region: Region
 ) -> tuple[float, Tensors, dict[str, float]]:
@@ -333,6 +382,7 @@ def compare_native(
     *,
     rounding: float,
     by_design: float = 0.0,
+    is_compiled: bool = False,
 ) -> Comparison:
     """The case's precision: the worst tensor of the first gradient, against its own spread.
 
@@ -341,11 +391,14 @@ def compare_native(
         reference: what one device had.
         rounding: relative rounding error of the precision that computes, such as 1.2e-7.
         by_design: what the strategy itself may change, relative.
+        is_compiled: whether operations were fused, and so round in other places.
     """
+    fused = reference.rounding_spread if is_compiled else {}
     sizes = {name: norm(gradient) for name, gradient in reference.native.items()}
     scales = _scales(sizes)
     tolerances = {
         name: SPREAD_FACTOR * reference.spread[name] / scales[name]
+        + FUSED_FACTOR * fused.get(name, 0.0) / scales[name]
         + ROUNDINGS * rounding
         + by_design
         for name in sizes

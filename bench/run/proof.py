@@ -79,7 +79,8 @@ def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, lis
     first = parity.compare_native(
         session.full_gradients(),
         reference,
-        rounding=torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps,
+        rounding=_rounding(rank),
+        is_compiled=rank.compilation is not None,
         by_design=0.0 if settle_steps else rank.exactness.gradient_error,
     )
     if not settle_steps:
@@ -88,6 +89,11 @@ def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, lis
         session.optimizer_step()
         _accumulate(rank, session, batches)
     return session, [first, deviation.find_odd_numbers(session.full_gradients())]
+
+
+def _rounding(rank: Rank) -> float:
+    """Relative rounding error of the case's precision."""
+    return torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
 
 
 def _accumulate(rank: Rank, session: Session, batches: Iterator[Batch]) -> float:
@@ -166,16 +172,26 @@ def make_reference(rank: Rank) -> None:
     if narrow is not None:
         problem = _cast(problem, CASTS[narrow])
     batches = next(step_batches(problem))
-    scale = 1.0
+    scale = whole_scale = 1.0
     if case.precision == "fp16-amp":
         ranks = len(batches) // case.accumulation_steps
         scale, native, spread = parity.scaled_reference(
             problem, batches, ranks=ranks, seed=case.seed, region=region
         )
+        whole_scale = scale * ranks
     else:
         parity.accumulate(problem, batches, region)
         native = parity.copy_gradients(problem.model.named_parameters())
         spread = parity.reordering_spread(problem, batches, native, seed=case.seed, region=region)
+    rounded = parity.rounding_spread(
+        problem,
+        batches,
+        native,
+        seed=case.seed,
+        rounding=_rounding(rank),
+        region=region,
+        scale=whole_scale,
+    )
     parity.save_reference(
         Path(rank.assignment.reference),
         parity.Reference(
@@ -186,6 +202,7 @@ def make_reference(rank: Rank) -> None:
             moved=trained.moved,
             native=native,
             spread=spread,
+            rounding_spread=rounded,
             settled=trained.settled,
         ),
     )
