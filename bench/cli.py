@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 import bench
-from bench.errors import BenchError, Interruption, one_line
+from bench.errors import BenchError, Interruption, OutputError, one_line
 
 app = typer.Typer(
     name="bench",
@@ -131,21 +131,27 @@ def run(
     from bench.report.page import load, plain, write_report
 
     _info, records, rows = load(finished.folder)
-    report_file = write_report(finished.folder)
+    trouble: OutputError | None = None
+    try:
+        report = f"report in {write_report(finished.folder)}"
+    except OutputError as error:  # no row is lost to that
+        trouble = error
+        report = f"no report: {error}; bench report {finished.folder} makes it once it can"
     if finished.interruption is not None:
         _say(
-            f"bench: stopped by {finished.interruption}; what was measured so far is in "
-            f"{report_file}; the same command with --resume --out {finished.folder} goes on"
+            f"bench: stopped by {finished.interruption}; what was measured so far: {report}; "
+            f"the same command with --resume --out {finished.folder} goes on"
         )
         raise typer.Exit(finished.interruption.exit_code)
     _print_while_read(
-        f"{plain(rows)}\n\n{len(records)} records in {finished.folder / 'records.jsonl'}\n"
-        f"report in {report_file}"
+        f"{plain(rows)}\n\n{len(records)} records in {finished.folder / 'records.jsonl'}\n{report}"
     )
+    if trouble is not None:
+        _say(f"bench: {report}")
     if not any(row.samples_per_s is not None for row in rows):
         reasons = dict.fromkeys(str(row.reason) for row in rows)
         _say(f"bench: nothing was measured: {next(iter(reasons), 'nothing was planned')}")
-    if finished.has_failures:
+    if finished.has_failures or trouble is not None:
         raise typer.Exit(1)
 
 

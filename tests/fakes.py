@@ -219,6 +219,17 @@ NEVER_AVERAGED = _inexact("never_averaged")
 NEVER_APART = _inexact("never_apart")
 
 
+def _without_hook(problem: Problem, context: Context) -> Session:
+    """DDP whose options name a hook that it does not have."""
+    options = msgspec.structs.replace(context.options, comm_hook="none")
+    return ddp.prepare(problem, dataclasses.replace(context, options=options))
+
+
+NEVER_COMPRESSED = dataclasses.replace(
+    ddp.STRATEGIES[0], name="never_compressed", prepare=_without_hook
+)
+
+
 LOCAL = _misbehaving("local")
 ONE_TENSOR_LOCAL = _misbehaving("one_tensor_local")
 SUMMED = _misbehaving("summed")

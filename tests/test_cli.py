@@ -19,7 +19,9 @@ import psutil
 import pytest
 
 from bench.cli import run_command_line
+from bench.errors import OutputError
 from bench.records.store import read_records, read_run
+from bench.report import page
 from bench.run.scratch import scratch
 
 BENCH = [sys.executable, "-m", "bench"]
@@ -346,7 +348,7 @@ def test_a_run_whose_reader_is_gone_goes_on(tmp_path: Path) -> None:
     ) as process:
         assert process.stderr is not None
         assert process.stdout is not None
-        assert "loading PyTorch" in process.stderr.readline()
+        assert any("loading PyTorch" in line for line in process.stderr)  # and no more is read
         process.stderr.close()
         process.stdout.close()
         assert process.wait(timeout=200) == 0
@@ -377,6 +379,23 @@ def test_a_full_disk_ends_the_run_in_one_line(tmp_path: Path) -> None:
         assert again.returncode == 0, again.stderr
         records = read_records(disk / "out")
         assert len({one.case.id for one in records}) == len(records) == 100
+
+
+def test_a_report_that_cannot_be_written_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write_report(folder: Path) -> Path:
+        raise OutputError(f"{folder}/charts: cannot be written: No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "write_report", write_report)
+    (tmp_path / "skips.yaml").write_text(MANY_SKIPS)
+    assert run_command_line(["run", "skips.yaml", "--out", "out"]) == 1
+    printed = capsys.readouterr()
+    assert "skipped" in printed.out
+    assert "bench: no report: out/charts: cannot be written: No space left on device" in printed.err
+    assert "bench report out makes it once it can" in printed.err
+    assert len(read_records(tmp_path / "out")) == 100
 
 
 def test_a_disk_that_can_only_be_read_is_refused(tmp_path: Path) -> None:

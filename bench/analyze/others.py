@@ -15,6 +15,8 @@ from bench.analyze.stats import Estimate, Noise, chance_of, ratio_of
 from bench.plan.case import Case
 
 BASELINE = "single"
+WRAPPERLESS = frozenset({"single", "fsdp"})
+"""Strategies that lay no module of their own around the model."""
 PEER = "ddp"
 """Strategy, with torch's defaults, that others on as many devices are compared with."""
 
@@ -104,7 +106,7 @@ def _scope(case: Case, other: Case) -> str | None:
     """What is compiled of a case, next to another: without a wrapper, its in and out are one."""
     if "none" in {case.compile, other.compile}:
         return None
-    without_wrapper = BASELINE in {case.strategy, other.strategy}
+    without_wrapper = not WRAPPERLESS.isdisjoint({case.strategy, other.strategy})
     return "outside" if without_wrapper and case.compile_scope == "inside" else case.compile_scope
 
 
@@ -119,6 +121,16 @@ def unlike(row: Row, other: Row) -> list[str]:
     if _scope(row.case, other.case) != _scope(other.case, row.case):
         names.append("compile_scope")
     return names + _unlike_environment(row, other)
+
+
+def unlike_peer(row: Row, other: Row) -> list[str]:
+    """What forbids comparing a strategy with another one on as many devices."""
+    backends = {row.case.backend, other.case.backend} - {None}
+    found = unlike(row, other) + (["backend"] if len(backends) > 1 else [])
+    accumulates = row.case.accumulation_steps > 1 and other.case.accumulation_steps > 1
+    if accumulates and row.case.accumulation_sync != other.case.accumulation_sync:
+        found.append("accumulation_sync")
+    return found
 
 
 def unlike_but_for_settings(row: Row, other: Row) -> list[str]:
@@ -156,7 +168,13 @@ def compare(
     if unfit is not None:
         return Comparison(reason=unfit)
     alike = [other for other in candidates if not differences(row, other)]
-    alike.sort(key=lambda other: other.case.id != row.case.id)  # a row is its own best baseline
+    # A row is its own best baseline; under strong scaling, one with as many micro-steps the next.
+    alike.sort(
+        key=lambda other: (
+            other.case.id != row.case.id,
+            other.case.accumulation_steps != row.case.accumulation_steps,
+        )
+    )
     usable = [
         other
         for other in alike

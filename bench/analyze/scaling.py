@@ -14,7 +14,13 @@ import msgspec
 from bench.analyze.checks import flags_of_figures
 from bench.analyze.figures import launches_of, row_of
 from bench.analyze.launches import counted, drift_of, noisy_rows
-from bench.analyze.others import PEER, Others, compare, unlike_but_for_settings
+from bench.analyze.others import (
+    PEER,
+    Others,
+    compare,
+    unlike_but_for_settings,
+    unlike_peer,
+)
 from bench.analyze.rows import Comparison, Row, Twin
 from bench.analyze.settings import changed, without_plain
 from bench.analyze.shapes import LEAST_LAUNCHES, has_two_levels
@@ -132,4 +138,5 @@ def _with_settings(row: Row, others: Others, noise: Noise) -> Row:
 def _peer(row: Row, others: Others, noise: Noise) -> Comparison:
     if row.case.world_size == 1:
         return Comparison(reason="one device: the speedup compares it")
-    return compare(row, others.peers(row), noise, f"{PEER} on as many devices")
+    name = f"{PEER} on as many devices"
+    return compare(row, others.peers(row), noise, name, unlike_peer)

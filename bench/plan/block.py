@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -73,9 +73,9 @@ class BlockPlanner:
                 device = self.machine.device_type(settings.device)
                 for model in self._models(reference, axes, device, f"workloads[{index}]"):
                     for way, world_size in _way_sizes(ways, self.block.world_sizes):
-                        for planned in self._rungs(model, way, world_size, settings, effort):
-                            if wanted(planned.case):
-                                yield from self._with_twin(planned)
+                        rungs = self._rungs(model, way, world_size, settings, effort)
+                        for planned in kept(rungs, lambda one: wanted(one.case)):
+                            yield from self._with_twin(planned)
 
     def _with_twin(self, planned: PlannedCase) -> Iterator[PlannedCase]:
         yield planned
@@ -88,6 +88,7 @@ class BlockPlanner:
     ) -> Iterator[PlannedCase]:
         """The case, and each that the block's ladder makes of it, from the lowest rung up."""
         lower = self._resolve(model, way, world_size, settings, effort)
+        seen = {lower.case.id}
         yield lower
         for rung in self.block.ladder:
             settings = msgspec.structs.replace(settings, **rung.settings)
@@ -100,6 +101,13 @@ class BlockPlanner:
                 raise SuiteError(
                     f"changes nothing of {lower.case.id}", source=self.suite.source, path=rung.path
                 )
+            if planned.case.id in seen:
+                raise SuiteError(
+                    f"comes back to {planned.case.id}, which the ladder has been at before",
+                    source=self.suite.source,
+                    path=rung.path,
+                )
+            seen.add(planned.case.id)
             lower = msgspec.structs.replace(planned, rung_below=lower.case.id)
             yield lower
 
@@ -319,6 +327,26 @@ def _sizes(strategy: Strategy, world_sizes: Sequence[int]) -> list[int]:
     return [size for size in world_sizes if limit is None or size <= limit] or [limit or 1]
 
 
+def kept(
+    planned: Iterable[PlannedCase], wanted: Callable[[PlannedCase], bool]
+) -> Iterator[PlannedCase]:
+    """Those that are wanted; a rung stands on the next one below it that is.
+
+    Args:
+        planned: in order, each rung behind what it stands on.
+        wanted: whether one is to stay.
+    """
+    dropped: dict[str, str | None] = {}
+    for one in planned:
+        below = one.rung_below
+        while below in dropped:
+            below = dropped[below]
+        if wanted(one):
+            yield msgspec.structs.replace(one, rung_below=below)
+        else:
+            dropped[one.case.id] = below
+
+
 def _combinations(axes: Mapping[str, list[Any]]) -> int:
     return math.prod(map(len, axes.values()))
 
@@ -331,7 +359,7 @@ def _label(name: str, options: Options) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

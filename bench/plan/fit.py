@@ -106,6 +106,12 @@ def _uncompilable(case: Case, facts: Facts, machine: Machine) -> str | None:
             "reduce-overhead is made of CUDA graphs, which a CPU has not: the code would be that"
             " of compile: default, which can be asked for"
         )
+    captures = case.compile in {"reduce-overhead", "max-autotune"} and case.device != "cpu"
+    if captures and case.accumulation_steps > 1:
+        return (
+            f"{case.compile} captures CUDA graphs, each of which overwrites the gradients that the"
+            " micro-step before has left (pytorch#169545); use compile: default"
+        )
     if case.compile_scope == "blocks" and not facts.has_shard_units:
         return (
             "compile_scope: blocks has nothing to compile, since the workload names no shard units;"

@@ -13,8 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from bench.errors import BenchError, SuiteError
-from bench.plan.block import BlockPlanner
-from bench.plan.case import Effort, Machine, PlannedCase
+from bench.plan.block import BlockPlanner, kept
+from bench.plan.case import Case, Effort, Machine, PlannedCase
 from bench.plan.filter import Known, matching
 from bench.plan.registry import (
     all_strategies,
@@ -54,12 +54,8 @@ def expand(
     planned: dict[str, PlannedCase] = {}
     for planner in planners:
         block = planner.block
-        for candidate in planner.expand():
-            case = candidate.case
-            if case.twin:  # it goes with its original: alone it shows nothing
-                case = msgspec.structs.replace(case, twin=False)
-            if not wanted(case):
-                continue
+        # A twin goes with its original: alone it shows nothing.
+        for candidate in kept(planner.expand(), lambda one: wanted(_without_twin(one.case))):
             first = planned.setdefault(candidate.case.id, candidate)
             if candidate.rung_below is not None:
                 planned[candidate.case.id] = _climbed(first, candidate, suite, block)
@@ -71,7 +67,8 @@ def expand(
                     path=block.path,
                 )
     if not planned:
-        raise BenchError(f"{suite.source}: no case matches the filter")
+        what = "the filters of its blocks" if only is None else f"the filter {only!r}"
+        raise BenchError(f"{suite.source}: no case matches {what}")
     if launches is None:
         return tuple(planned.values())
     return tuple(
@@ -81,6 +78,10 @@ def expand(
         )
         for one in planned.values()
     )
+
+
+def _without_twin(case: Case) -> Case:
+    return msgspec.structs.replace(case, twin=False) if case.twin else case
 
 
 def _climbed(first: PlannedCase, again: PlannedCase, suite: Suite, block: Block) -> PlannedCase:

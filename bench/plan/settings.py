@@ -12,6 +12,9 @@ from bench.plan.case import Case, Optimizer, OptimizerKernels
 from bench.strategies.base import Strategy
 from workloads.base import KERNELS, Facts, optimizer_factory
 
+MOST_STEPS = 20_000
+"""Of warm-up and the least window, that a strategy's own rhythm may ask for."""
+
 
 def problem_of(case: Case, facts: Facts, strategy: Strategy) -> str | None:
     """Why a case cannot have what it sets, or why another case shows the same."""
@@ -19,6 +22,12 @@ def problem_of(case: Case, facts: Facts, strategy: Strategy) -> str | None:
         return (
             "activation_checkpointing goes by the workload's shard units, of which it has none; "
             "let shard_units give the model's blocks"
+        )
+    rhythm = strategy.rhythm(case.options)
+    if rhythm.settle_steps + rhythm.period > MOST_STEPS:
+        return (
+            f"trains as it should after {rhythm.settle_steps} steps and repeats itself every "
+            f"{rhythm.period}: more than {MOST_STEPS} together are not waited for; lower them"
         )
     if case.accumulation_sync == "every":
         problem = _problem_of_syncing(case, strategy)
@@ -32,6 +41,8 @@ def problem_of(case: Case, facts: Facts, strategy: Strategy) -> str | None:
 def _problem_of_syncing(case: Case, strategy: Strategy) -> str | None:
     if case.accumulation_steps == 1:
         return "accumulation_sync: every is the same as last where accumulation_steps is 1"
+    if strategy.exactness(case.options).kind == "local":
+        return "ranks train apart: the same as accumulation_sync: last"
     if not strategy.communicates:
         return f"{strategy.name} synchronises nothing: the same as accumulation_sync: last"
     if strategy.processes == "one":

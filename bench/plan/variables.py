@@ -22,14 +22,15 @@ REFUSED = {
     r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK": (
         f"chooses devices, which follow from device and world_sizes; {SET_OUTSIDE}"
     ),
-    r"(OMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR)_NUM_THREADS|MKL_DOMAIN_NUM_THREADS": (
+    r"(OMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR)_NUM_THREADS|MKL_DOMAIN_NUM_THREADS"
+    r"|OMP_THREAD_LIMIT|OMP_DYNAMIC|KMP_HW_SUBSET": (
         "counts threads, which follow from cores_per_device"
     ),
     r"NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
     r"|(ONEDNN|DNNL)_DEFAULT_FPMATH_MODE": "changes the precision; use the field precision",
     r"TORCHDYNAMO_DISABLE|TORCH_COMPILE_DISABLE": "undoes compilation; use the field compile",
     r"(LD|DYLD)_.*|PYTHON.*|PATH|HOME|SHELL|TMPDIR|TMP|TEMP|CC|CXX|.*(PLUGIN|LIBRAR|INJECTION).*"
-    r"|.*_(FILE|PATH|DIR|OUT)(_.*)?|TORCH_TRACE": (
+    r"|.*_(FILE|PATH|DIR|OUT|OUTPUT|HOME|DEST|PIPE)(_.*)?|TORCH_TRACE": (
         f"loads code, or names files, which no suite may do; {SET_OUTSIDE}"
     ),
 }

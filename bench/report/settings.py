@@ -227,7 +227,7 @@ def _named(name: str, value: Any) -> str:
     if value is None:
         return f"{name} null"
     name = SHORT_NAMES.get(name, name)
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+    return f"{name} {value:.12g}" if isinstance(value, float) else f"{name} {value}"
 
 
 def _idle(sweep: IdleSweep) -> str:

@@ -21,6 +21,8 @@ from workloads.base import Batch, Problem
 
 ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
 """Type whose rounding bounds what parity can ask, where it is not fp32."""
+TF32_ROUNDING = 2.0**-10
+"""Of factors with ten bits behind the point."""
 CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Types that a strategy may cast to by itself: its reference is a model of that type."""
 
@@ -93,6 +95,8 @@ def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, lis
 
 def _rounding(rank: Rank) -> float:
     """Relative rounding error of the case's precision."""
+    if rank.case.precision == "tf32":
+        return TF32_ROUNDING
     return torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
 
 

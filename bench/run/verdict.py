@@ -14,6 +14,8 @@ from bench.strategies.nature import Exactness, Rhythm
 
 IS_ROUGH = 1e-3
 """Tolerance of a gradient from which its proof is no longer called exact."""
+COMPRESSED = 1e-9
+"""Least relative error of a gradient in fp64 that went through a narrow type, or lost a part."""
 PROVES_NOTHING = 0.5
 """Tolerance that would let a halved gradient pass."""
 
@@ -61,8 +63,13 @@ def verdict(
         allowed = LOSS_TOLERANCE + _swing(reference.losses)
         later = parity.compare_losses(shown.losses, reference, after, tolerance=allowed)
     compared = [same, shown.final, later, *_deviations(shown)]
+    if shown.compressed is not None and shown.compressed.error < COMPRESSED:
+        nothing = "fp64: the first gradient to be compressed is exact: nothing was compressed"
+    else:
+        nothing = None
     problems = [f"fp64: {one}" for one in compared if one is not None and not one.passed]
     problems += [f"fp64: {one}" for one in apart(shown, exactness, rhythm)]
+    problems += [nothing] if nothing is not None else []
     problems += [f"{precision}: {one}" for one in native if not one.passed]
     reason = "; ".join(problems) or None
     if reason is None and exact_steps is None and native[0].loosest >= PROVES_NOTHING:

@@ -67,11 +67,19 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
 
 def _regions_of(unit: nn.Module) -> Callable[[], Regions]:
     """Makes the regions in which the unit is computed the first and the second time."""
-    return lambda: (contextlib.nullcontext(), _statistics_kept(unit))
+    return lambda: (contextlib.nullcontext(), statistics_kept(unit))
+
+
+def _no_count(norm: _NormBase) -> torch.Tensor | None:
+    """What stands in for the count of batches: the synchronised ones insist on one to add to."""
+    batches = norm.num_batches_tracked
+    if batches is None or not isinstance(norm, nn.SyncBatchNorm):
+        return None
+    return torch.zeros_like(batches)
 
 
 @contextlib.contextmanager
-def _statistics_kept(unit: nn.Module) -> Iterator[None]:
+def statistics_kept(unit: nn.Module) -> Iterator[None]:
     """Leave running statistics of norms alone, which the first time has brought up to date.
 
     Without this, torch counts every batch twice (pytorch#96136). The statistics stay arguments of
@@ -82,7 +90,7 @@ def _statistics_kept(unit: nn.Module) -> Iterator[None]:
     ]
     before = [(one, one.momentum, one.num_batches_tracked) for one in norms]
     for one in norms:
-        one.momentum, one.num_batches_tracked = 0.0, None
+        one.momentum, one.num_batches_tracked = 0.0, _no_count(one)
     try:
         yield
     finally:

@@ -41,8 +41,13 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
 
 
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
-    """It runs everywhere, but only uncompiled."""
-    del facts, machine
+    """It runs everywhere, but only uncompiled, and on devices with every parameter in use."""
+    del machine
+    if facts.has_unused_parameters and case.device != "cpu" and case.world_size > 1:
+        return (
+            "DataParallel gives parameters that no step uses a gradient of zeros, which the"
+            " optimizer then takes; use ddp with find_unused_parameters"
+        )
     if case.compile != "none":
         return (
             "DataParallel makes new replicas in every step, and what was compiled for one serves"

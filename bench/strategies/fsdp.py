@@ -8,6 +8,7 @@ Data Parallel", 2023; the version with a tensor per parameter came with torch 2.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     fully_shard,
 )
+from torch.distributed.fsdp._fully_shard import _fsdp_state
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -189,8 +191,18 @@ def _batch_norms(units: list[nn.Module]) -> list[list[nn.Module]]:
             part for part in unit.modules() if isinstance(part, _BatchNorm) and part not in taken
         ]
         taken.update(own)
-        found.append(own)
+        found += [own] if _casts_for_each() else [[norm] for norm in own]
     return [own for own in found if own]
+
+
+def _casts_for_each() -> bool:
+    """Whether this torch casts what goes into and comes out of each module of a group.
+
+    One that does not casts into the first and out of the last alone, so that what lies between the
+    norms of a group would get the wide type.
+    """
+    register = getattr(_fsdp_state, "_register_group_forward_hooks", None)
+    return register is not None and "cast_output_dtype" in inspect.signature(register).parameters
 
 
 def _wide(narrow: torch.dtype | None) -> MixedPrecisionPolicy:

@@ -66,6 +66,11 @@ def _check_groups(case: Case) -> str | None:
     if size is None:
         return None
     if not 1 < size < case.world_size or case.world_size % size:
+        if not any(case.world_size % one == 0 for one in range(2, case.world_size)):
+            return (
+                f"{case.world_size} devices cannot be split into several groups of several, as"
+                " shard_size asks; use null to shard over all, or another number of devices"
+            )
         return (
             f"shard_size {size} does not split {case.world_size} devices into several groups of "
             "several; use a divisor between the two, or null to shard over all"

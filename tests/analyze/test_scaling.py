@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from bench.analyze.checks import UNFIT
+from bench.analyze.others import WRAPPERLESS
 from bench.analyze.rows import Row
 from bench.analyze.scaling import rows_of
 from bench.plan.case import Case, identify, original_of
+from bench.plan.registry import all_strategies, find_strategy
 from bench.records.record import (
     CollectiveCost,
     Communication,
@@ -283,6 +285,38 @@ def test_a_strategys_own_baseline_has_its_own_backend() -> None:
         assert ratio is not None
         assert ratio.value == pytest.approx(expected)
         assert row(records, cases[backend, 1]).own_speedup.is_baseline
+
+
+def test_plain_ddp_over_another_backend_or_synchronised_otherwise_is_no_peer() -> None:
+    def case(strategy: str, backend: str, sync: str) -> Case:
+        return make_case(
+            strategy=strategy,
+            world_size=2,
+            backend=backend,
+            device="cuda",
+            cores_per_device=None,
+            accumulation_steps=2,
+            global_batch=16,
+            accumulation_sync=sync,
+        )
+
+    ways = [("gloo", "last"), ("nccl", "every"), ("nccl", "last")]
+    ddp = {way: case("ddp", *way) for way in ways}
+    rates = dict(zip(ways, (10, 20, 100), strict=True))
+    fsdp = case("fsdp", "nccl", "last")
+    records = [one for way in ways for one in launches(ddp[way], rates[way], rates[way])]
+    found = row([*records, *launches(fsdp, 50, 50)], fsdp)
+    assert found.peer.ratio is not None
+    assert found.peer.ratio.value == pytest.approx(0.5)
+    without = [one for one in records if one.case.id != ddp["nccl", "last"].id]
+    found = row([*without, *launches(fsdp, 50, 50)], fsdp)
+    assert found.peer.reason is not None
+    assert "with another" in found.peer.reason
+
+
+def test_strategies_without_a_wrapper_are_those_that_say_so() -> None:
+    found = {name for name in all_strategies() if not find_strategy(name).wraps}
+    assert found == WRAPPERLESS
 
 
 def test_seeds_are_not_mixed() -> None:

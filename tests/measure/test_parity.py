@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from bench.measure.parity import (
     digest,
     load_reference,
     reordering_spread,
+    rounding_spread,
     save_reference,
     scaled_reference,
     step_batches,
@@ -122,6 +124,38 @@ def test_other_sums_pass_and_a_wrong_factor_does_not() -> None:
     for factor in (0.5, 0.99, 2.0):
         scaled = {name: gradient * factor for name, gradient in REFERENCE.native.items()}
         assert not compare_native(scaled.items(), REFERENCE, rounding=FLOAT32).passed
+
+
+def test_a_rounding_of_each_parameter_moves_gradients_by_roundings_and_nothing_else() -> None:
+    problem = make_problem()
+    before = [parameter.detach().clone() for parameter in problem.model.parameters()]
+    step = next(step_batches(problem, shards=2, accumulation_steps=1, whole=False))
+    spread = rounding_spread(problem, step, REFERENCE.native, seed=0, rounding=FLOAT32)
+    after = list(problem.model.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert all(parameter.grad is None for parameter in after)
+    sizes = {name: float(torch.linalg.vector_norm(one)) for name, one in REFERENCE.native.items()}
+    typical = max(sizes.values())
+    assert all(0 < spread[name] < 1e-4 * typical for name in sizes)
+
+
+def test_a_compiled_model_may_round_elsewhere_and_not_be_wrong() -> None:
+    problem = make_problem()
+    step = next(step_batches(problem, shards=2, accumulation_steps=1, whole=False))
+    spread = rounding_spread(problem, step, REFERENCE.native, seed=0, rounding=FLOAT32)
+    reference = dataclasses.replace(REFERENCE, rounding_spread=spread)
+    name, gradient = next(iter(REFERENCE.native.items()))
+    direction = gradient / torch.linalg.vector_norm(gradient)
+    moved = dict(REFERENCE.native) | {name: gradient + 3 * spread[name] * direction}
+    wrong = dict(REFERENCE.native) | {name: gradient * 0.99}
+
+    def passes(gradients: dict[str, torch.Tensor], *, is_compiled: bool) -> bool:
+        return compare_native(
+            gradients.items(), reference, rounding=FLOAT32, is_compiled=is_compiled
+        ).passed
+
+    assert passes(moved, is_compiled=True)
+    assert not passes(wrong, is_compiled=True)
 
 
 def test_one_wrong_tensor_among_many_is_found_and_named() -> None:

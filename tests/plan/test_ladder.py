@@ -91,11 +91,6 @@ def test_a_twin_is_no_rung() -> None:
     ]
 
 
-def test_a_filter_may_take_rungs_out() -> None:
-    (only,) = plan(BLOCK + LADDER, only="options.static_graph == true")
-    assert only.rung_below is not None
-
-
 def test_a_plan_with_rungs_survives_its_file() -> None:
     planned = plan(BLOCK + LADDER)
     again = msgspec.json.decode(msgspec.json.encode(planned), type=list[PlannedCase])
@@ -150,3 +145,25 @@ def test_a_ladder_counts_before_it_is_made() -> None:
 
 def test_rungs_may_change_what_tables_of_settings_compare() -> None:
     assert {*PLAIN, *WITHIN} == RUNG_SETTINGS
+
+
+def test_a_filter_leaves_no_gap_in_a_ladder() -> None:
+    whole = plan(BLOCK + LADDER)
+    for text, only in (
+        (BLOCK + "    filter: accumulation_steps == 1 or label != ddp\n" + LADDER, None),
+        (BLOCK + LADDER, "accumulation_steps == 1 or label != ddp"),
+    ):
+        left = plan(text, only)
+        assert [one.case.id for one in left] == [whole[index].case.id for index in (0, 1, 3, 4)]
+        assert [one.rung_below for one in left] == [
+            None,
+            *(one.case.id for one in left[:-1]),
+        ]
+    (alone,) = plan(BLOCK + LADDER, "optimizer_kernels == foreach")
+    assert alone.rung_below is None
+
+
+def test_a_ladder_does_not_come_back() -> None:
+    text = BLOCK + "    ladder: [{precision: bf16-amp}, {precision: fp32}]\n"
+    with pytest.raises(SuiteError, match=r"ladder\[1\]: comes back to .* been at before"):
+        plan(text)

@@ -259,6 +259,42 @@ def test_a_mistake_names_file_and_field(text: str, expected: str) -> None:
             " other; use ddp, or compile: none",
         ),
         (
+            block(
+                "world_sizes: [2], accumulation_steps: 2, accumulation_sync: every",
+                strategy="ddp: {local_sgd_period: 2}",
+            ),
+            TWO_CORES,
+            "ranks train apart: the same as accumulation_sync: last",
+        ),
+        (
+            block("world_sizes: [2]", strategy="ddp: {local_sgd_period: 1000000000}"),
+            TWO_CORES,
+            "trains as it should after 2 steps and repeats itself every 1000000000: more than 20000"
+            " together are not waited for; lower them",
+        ),
+        (
+            block("world_sizes: [3]", strategy="fsdp: {shard_size: 2}"),
+            TWO_CORES,
+            "3 devices cannot be split into several groups of several, as shard_size asks; use null"
+            " to shard over all, or another number of devices",
+        ),
+        (
+            block("compile: max-autotune, accumulation_steps: 2", strategy="ddp"),
+            EIGHT_GPUS,
+            "max-autotune captures CUDA graphs, each of which overwrites the gradients that the"
+            " micro-step before has left (pytorch#169545); use compile: default",
+        ),
+        (
+            block(
+                "device: cuda, world_sizes: [2]",
+                strategy="dp",
+                workload="transformer: {preset: tiny, unused_branch: true}",
+            ),
+            EIGHT_GPUS,
+            "DataParallel gives parameters that no step uses a gradient of zeros, which the"
+            " optimizer then takes; use ddp with find_unused_parameters",
+        ),
+        (
             block("compile: default"),
             msgspec.structs.replace(TWO_CORES, cannot_compile={"cpu": "no compiler; install g++"}),
             "no compiler; install g++",

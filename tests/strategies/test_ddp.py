@@ -340,6 +340,7 @@ def test_post_local_sgd_trains_apart_and_is_equal_after_each_average(
     [
         ("NEVER_AVERAGED", "and should be equal"),
         ("NEVER_APART", "and should train apart"),
+        ("NEVER_COMPRESSED", "nothing was compressed"),
         ("SUMMED", "length of the gradient"),
         ("ONE_TENSOR_LOCAL", "gradient of norm.bias is off"),
     ],
@@ -348,7 +349,8 @@ def test_inexact_by_design_is_no_excuse_for_other_faults(
     launcher: Launcher, tmp_path: Path, fault: str, words: str
 ) -> None:
     case = planned_case("transformer:tiny", f"tests.fakes:{fault}", 2)
-    hook = {"local_sgd_period": 2} if fault.startswith("NEVER") else {"comm_hook": "bf16"}
+    local = fault in {"NEVER_AVERAGED", "NEVER_APART"}
+    hook = {"local_sgd_period": 2} if local else {"comm_hook": "bf16"}
     case = msgspec.structs.replace(case, options=case.options | hook)
     found = prove(launcher, case, tmp_path)
     assert found.verdict == "failed"

@@ -19,7 +19,7 @@ from bench.run.launch import Launcher
 from bench.run.passes import DIGESTED_BATCHES
 from bench.run.rounds import process_count
 from bench.strategies.base import ModuleSession
-from bench.strategies.checkpointing import checkpoint_units
+from bench.strategies.checkpointing import checkpoint_units, statistics_kept
 from bench.strategies.kernels import fused_takes_shards
 from bench.strategies.loss_scale import LossScale
 from bench.strategies.prepare import prepare
@@ -197,6 +197,17 @@ def test_what_is_computed_again_is_the_same() -> None:
         plain.named_buffers(), checkpointed.named_buffers(), strict=True
     ):
         assert torch.equal(before, after), name
+
+
+def test_synchronised_norms_keep_their_statistics_while_computed_again() -> None:
+    norm = nn.SyncBatchNorm(3)
+    with statistics_kept(nn.Sequential(norm, nn.BatchNorm2d(3))):
+        assert norm.num_batches_tracked is not None  # or its forward refuses
+        norm.num_batches_tracked.add_(1)
+        assert norm.momentum == 0
+    assert norm.num_batches_tracked is not None
+    assert norm.num_batches_tracked.item() == 0
+    assert norm.momentum == 0.1
 
 
 def test_a_checkpointed_unit_keeps_its_names_and_can_be_copied() -> None:
