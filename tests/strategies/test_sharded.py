@@ -173,7 +173,7 @@ def test_each_device_holds_its_share_of_what_is_sharded(launcher: Launcher) -> N
         ("fsdp", {"mixed_precision": "bf16"}, {"precision": "fp32"}, "set precision: bf16-amp"),
         ("fsdp1", {"mixed_precision": "bf16"}, {"precision": "bf16"}, "set precision: bf16-amp"),
         ("fsdp", {"reduce_dtype": "fp32"}, {}, "set mixed_precision too"),
-        ("fsdp", {"shard_size": 2}, {"world_size": 2}, "shard_size 2 does not split 2 devices"),
+        ("fsdp", {"shard_size": 2}, {"world_size": 2}, "2 devices cannot be split"),
         ("fsdp", {"shard_size": 3}, {"world_size": 8}, "use a divisor"),
         ("fsdp1", {"shard_size": 1}, {"world_size": 4}, "groups of several"),
         ("fsdp", {"reshard_after_forward": 2}, {"world_size": 2}, "use a divisor"),
