@@ -90,6 +90,13 @@ def bench_gpu(session: nox.Session) -> None:
     run_python(session, "-m", "bench", "run", *suite_and_options(session, "gpu"))
 
 
+@nox.session(name="bench-backends", venv_backend="none", requires=["env"])
+def bench_backends(session: nox.Session) -> None:
+    """NCCL against gloo: collectives alone, then whole steps. Arguments go to ``bench comm``."""
+    run_python(session, "-m", "bench", "comm", "--backends", "all", *session.posargs)
+    run_python(session, "-m", "bench", "run", "backends")
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def publish(session: nox.Session) -> None:
     """Copy the results folder named into results/, and make its index and the README's table."""

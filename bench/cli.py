@@ -84,7 +84,7 @@ def options(
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913 - options, each known by its name
     suite: SuiteArgument,
     *,
     out: Annotated[
@@ -102,6 +102,16 @@ def run(
             help="Exactly so many launches of each case; the suite's budget_s is not used.",
         ),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Leave a trace of some steps of each case, a file a rank."),
+    ] = False,
+    trace_ranks: Annotated[
+        str | None, typer.Option(metavar="RANKS", help="Such as 0,1; all by default.")
+    ] = None,
+    trace_mib: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Largest size of each file, in MiB.")
+    ] = 200,
 ) -> None:
     """Measure a suite; prints the scaling tables and where the results are."""
     if dry_run:
@@ -116,15 +126,27 @@ def run(
             "--resume needs the --out folder of the run to go on with, as it was named"
         )
     described = load_suite(suite)
+    ranks = _numbers("--trace-ranks", trace_ranks) if trace_ranks is not None else None
     _warn_of_this_machine()
     _say(f"suite {described.name}: loading PyTorch and looking at this machine ...")
     with scratch() as private:
         start_server()  # imports torch while the next line does so here
+        from bench.run.handover import TraceWish
         from bench.run.session import run_suite
+
+        def wish(folder: Path) -> TraceWish:
+            place = str((folder / "traces").absolute())
+            return TraceWish(folder=place, ranks=ranks, limit_bytes=trace_mib * 2**20)
 
         try:
             finished = run_suite(
-                described, out=out, only=only, resume=resume, launches=launches, scratch=private
+                described,
+                out=out,
+                only=only,
+                resume=resume,
+                launches=launches,
+                scratch=private,
+                traces=wish if trace or ranks is not None else None,
             )
         finally:
             stop_server()
@@ -210,14 +232,86 @@ def list_(
 
 
 @app.command()
+def comm(  # noqa: PLR0913 - options, each known by its name
+    *,
+    operations: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Such as all_reduce,broadcast.")
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="SIZES", help="Such as 1KiB,1MiB,64MiB.")
+    ] = None,
+    dtypes: Annotated[str | None, typer.Option(metavar="NAMES", help="Of fp32,bf16,fp16.")] = None,
+    backends: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Such as nccl,gloo; or all.")
+    ] = None,
+    world_sizes: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Such as 2,4; also more than cores.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Type of device that holds the tensors.")] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the rows.", show_default="a new one, runs/comm-TIME"),
+    ] = None,
+    form: Annotated[
+        Literal["text", "json", "nccl-tests"],
+        typer.Option("--format", help="Of what is printed; nccl-tests is JSON as it writes it."),
+    ] = "text",
+    json: JsonOption = False,
+) -> None:
+    """Measure collectives alone: how long each takes in each size, and over which backend."""
+    from bench.comm.sweep import sweep_of
+    from bench.run.progress import Lines
+    from bench.run.scratch import scratch
+    from bench.run.server import start_server, stop_server
+
+    sweep = sweep_of(
+        operations=operations,
+        sizes=sizes,
+        dtypes=dtypes,
+        backends=backends,
+        world_sizes=world_sizes,
+        device=device,
+    )
+    _warn_of_this_machine()
+    _say("loading PyTorch and looking at this machine ...")
+    with scratch() as private:
+        start_server()
+        from bench.comm.session import run_sweep
+
+        try:
+            finished = run_sweep(sweep, out=out, scratch=private, progress=Lines(sys.stderr))
+        finally:
+            stop_server()
+    from bench.report.collectives import found, load_collectives, write_collectives
+    from bench.report.nccl_tests import nccl_tests
+
+    _info, rows, limits = load_collectives(finished.folder)
+    report_file = write_collectives(finished.folder)
+    if form == "nccl-tests":
+        _print_json(nccl_tests(rows))
+    elif json or form == "json":
+        _print_json(rows)
+    else:
+        _print_while_read("\n".join(found(rows, limits)))
+    _say(f"report in {report_file}")
+    if finished.interruption is not None:
+        raise typer.Exit(finished.interruption.exit_code)
+    if finished.has_failures:
+        raise typer.Exit(1)
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders.")],
 ) -> None:
     """Make report.md and its charts again from the records, without torch."""
+    from bench.records.collectives import COLLECTIVES
+    from bench.report.collectives import write_collectives
     from bench.report.page import write_report
 
     for folder in folders:
-        _print(str(write_report(folder)))
+        is_of_comm = (folder / COLLECTIVES).is_file()
+        _print(str(write_collectives(folder) if is_of_comm else write_report(folder)))
 
 
 @app.command()
@@ -239,6 +333,14 @@ def doctor(
         _print(table(findings, shutil.get_terminal_size().columns))
     if any(one.status == "bad" for one in findings):
         raise typer.Exit(1)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers of a list."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise BenchError(f"{option}: {text!r} is no list of numbers; write 0,1")
+    return tuple(int(word) for word in words)
 
 
 def _warn_of_this_machine() -> None:

@@ -145,6 +145,9 @@ class FakeSession:
     def bucket_bytes(self) -> list[int] | None:
         return None
 
+    def held_addresses(self) -> dict[int, str]:
+        return {}
+
     def held_bytes(self) -> list[dict[str, int]]:
         return [{"parameters": 4}]
 

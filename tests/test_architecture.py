@@ -36,6 +36,14 @@ ALLOWED = {
         *BASE,
         "torch",
     ),
+    "bench.comm": (
+        "bench.comm",
+        "bench.run",
+        "bench.measure",
+        "workloads.base",
+        *BASE,
+        "torch",
+    ),
     "bench.analyze": ("bench.analyze", *BASE),
     "bench.report": ("bench.report", "bench.analyze", *BASE),
 }

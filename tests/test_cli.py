@@ -82,7 +82,7 @@ def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
     assert read_run(folder).ended_by == "complete"
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "weak scaling" in text.lower()
-    assert text.count("](charts/") == 4
+    assert text.count("](charts/") == 6
     assert "reference_implementation" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if "----" in line) <= 80
 

@@ -21,8 +21,7 @@ import pytest
 from bench.errors import CONTROL, in_words
 from bench.records.record import Record
 from bench.records.store import read_records
-from bench.run import launch as launch_module
-from bench.run import server
+from bench.run import elastic, server
 from bench.run.handles import BASE, PER_RANK
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
@@ -102,7 +101,7 @@ def test_a_rank_at_fault(launcher: Launcher, fault: RankFault) -> None:
 def test_a_start_that_fails_in_passing_is_tried_again(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Any = getattr(launch_module, "elastic_launch")  # noqa: B009 - not exported from there
+    real: Any = getattr(elastic, "elastic_launch")  # noqa: B009 - not exported from there
     failures = ["the server socket has failed to listen: EADDRINUSE, address already in use"]
 
     def elastic_launch(*arguments: Any) -> Any:
@@ -110,13 +109,12 @@ def test_a_start_that_fails_in_passing_is_tried_again(
             raise RuntimeError(failures.pop())
         return real(*arguments)
 
-    monkeypatch.setattr(launch_module, "elastic_launch", elastic_launch)
+    monkeypatch.setattr(elastic, "elastic_launch", elastic_launch)
     record = measure(launcher, "tests.fakes:UNWRAPPED")
     assert record.status == "ok"
     assert record.retries == [
         "RuntimeError: the server socket has failed to listen: EADDRINUSE, address already in use"
     ]
-    shutil.rmtree(launcher.scratch / "launch1")
 
 
 @pytest.mark.usefixtures("nothing_left")

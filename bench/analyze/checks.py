@@ -18,6 +18,8 @@ WIDE = 0.1
 """Half width of an interval, relative to the figure, that says little."""
 SLOWED = 1.25
 """Times a timed step that a profiled one may take before its figures are not the timed step's."""
+CONTRADICTS, CONTRADICTS_SHARE = 2.0, 0.05
+"""Times one figure, and of the step, by which another must exceed it to contradict it."""
 OVER_LINK = 1.05
 """Factor over a link's rate from which a bandwidth cannot be the link's alone."""
 
@@ -70,6 +72,9 @@ FLAGS = {
     " reduced within a switch, or another way was taken",
     "profile_slowed": "a step took a quarter longer, or more, while the profile ran: its"
     " communication figures are too high",
+    "communication_contradicts": "its figures of communication do not go together: synchronisation"
+    " costs far more than moving the bytes and waiting, or far less than the part that nothing"
+    " hides, or the bytes move far faster within the step than alone; trust none of them",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
     " back to the system and asks for again, which says nothing of the strategy",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
@@ -137,6 +142,7 @@ def flags_of_figures(
     rate: Estimate | None,
     step_s: float | None,
     communication: Communication | None,
+    sync_cost: Estimate | None,
     link_bytes_per_s: float | None,
 ) -> list[str]:
     """Flags that follow from a row's figures.
@@ -147,6 +153,7 @@ def flags_of_figures(
         rate: throughput.
         step_s: a step of the timing pass.
         communication: of the row's own pass.
+        sync_cost: likewise, with its interval.
         link_bytes_per_s: of the slowest link between the devices, where it is known.
     """
     flags: list[str] = []
@@ -161,9 +168,38 @@ def flags_of_figures(
     profiled_step_s = communication.profiled_step_s
     if profiled_step_s and step_s and profiled_step_s > SLOWED * step_s:
         flags.append("profile_slowed")
+    if step_s and contradicts(communication, sync_cost, step_s):
+        flags.append("communication_contradicts")
     fastest = max(
         (one.bus_bytes_per_s or 0.0 for one in communication.collectives or ()), default=0
     )
     if link_bytes_per_s is not None and fastest > OVER_LINK * link_bytes_per_s:
         flags.append("over_link_rate")
     return flags
+
+
+def contradicts(communication: Communication, sync_cost: Estimate | None, step_s: float) -> bool:
+    """Whether figures of one row's communication cannot all be right, beyond their noise.
+
+    Those of the profile and of the collectives alone have no interval: they count as far apart
+    where one is ``CONTRADICTS`` times the other and a share of the step more.
+
+    Args:
+        communication: of the row.
+        sync_cost: of the row, with its interval.
+        step_s: of the timing pass.
+    """
+
+    def is_far_above(more: float, less: float) -> bool:
+        return more > CONTRADICTS * less + CONTRADICTS_SHARE * step_s
+
+    busy_s, exposed_s = communication.busy_s, communication.exposed_s
+    found: list[bool] = []
+    if sync_cost is not None and busy_s is not None and exposed_s is not None:
+        low = sync_cost.low if sync_cost.low is not None else sync_cost.value
+        high = sync_cost.high if sync_cost.high is not None else sync_cost.value
+        found.append(is_far_above(low, busy_s + (communication.wait_s or 0.0)))
+        found.append(is_far_above(exposed_s, max(high, 0.0)))
+    if communication.standalone_s is not None and busy_s is not None:
+        found.append(is_far_above(communication.standalone_s, busy_s))
+    return any(found)

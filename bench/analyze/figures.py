@@ -94,9 +94,11 @@ def row_of(
         flags=list(flags),
         launch_problems=[problem for record in latest for problem in _problems(record)],
         sync_cost=_sync_cost(latest),
+        compute=next((one.compute for one in good if one.compute), None),
         communication=next((one.communication for one in latest if one.communication), None),
         peaks=_peaks(latest),
         held_bytes=list(_held(latest)),
+        memory=next((one.memory for one in latest if one.memory and one.memory.timeline), None),
         compilation=next((one.compilation for one in good if one.compilation), None),
         compile_s=[max(one.compilation.compile_s) for one in good if one.compilation],
         launches=list(launches),
@@ -197,7 +199,10 @@ def _held(records: Iterable[Record]) -> list[int]:
     """What lives from step to step on each device, as the last record says."""
     held: list[int] = []
     for record in records:
-        categories = record.memory.by_category if record.memory is not None else None
+        if record.memory is None:
+            continue
+        # Files that know of the peak's parts, too, have these apart.
+        categories = record.memory.held_by_category or record.memory.by_category
         if categories:
             held = [sum(device) for device in zip(*categories.values(), strict=True)]
     return held

@@ -15,7 +15,9 @@ from bench.records.record import (
     BROKEN_FLAGS,
     Communication,
     Compilation,
+    Compute,
     MaxBatch,
+    Memory,
     Parity,
     Phases,
     Status,
@@ -107,8 +109,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks of memory in bytes by ``PEAKS``'s names: per device, largest over the launches."""
     held_bytes: list[int | None] = []
     """Of what lives from step to step, per device."""
+    memory: Memory | None = None
+    """Of the pass that tells what the peak is made of."""
     phases: Phases | None = None
     """Median over the launches."""
+    compute: Compute | None = None
+    """Of its first launch."""
     communication: Communication | None = None
     sync_cost: Estimate | None = None
     compilation: Compilation | None = None
@@ -140,6 +146,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             high=None if ratio.high is None else ratio.high / count,
             launches=ratio.launches,
         )
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Floating-point operations a second of the model's own, on all devices together."""
+        if self.compute is None or self.compute.step_flops is None or self.samples_per_s is None:
+            return None
+        return self.compute.step_flops * self.samples_per_s.value / self.case.global_batch
+
+    @property
+    def utilisation(self) -> float | None:
+        """That, over what all devices do in products of matrices alone."""
+        rate = self.compute.matrix_flops_per_s if self.compute is not None else None
+        if self.flops_per_s is None or not rate:
+            return None
+        return self.flops_per_s / (rate * self.case.world_size)
 
     @property
     def is_proved_wrong(self) -> bool:

@@ -113,6 +113,7 @@ def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | 
         rate=row.samples_per_s,
         step_s=row.step_median_s,
         communication=row.communication,
+        sync_cost=row.sync_cost,
         link_bytes_per_s=link_bytes_per_s,
     )
     return msgspec.structs.replace(row, flags=[*row.flags, *flags])

@@ -1,12 +1,18 @@
-"""Exact tensor memory from a profile: every allocation and release, device by device."""
+"""Exact tensor memory from a profile: every allocation and release, device by device.
+
+What each allocation is for is counted, never inferred from what others leave: by its address where
+the process itself has said what it holds there, else by what made it, and by how long it lived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import bisect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bench.measure.intervals import Interval
-from bench.measure.ranges import DEVICE, STEPS
+from bench.measure.ranges import DEVICE, MARK, STEPS
 from bench.measure.trace import GLOO, Event, find_range
 
 COMMUNICATION_BUFFERS = (
@@ -15,9 +21,17 @@ COMMUNICATION_BUFFERS = (
     "FSDP::all_gather (",
 )
 """Beginnings of ranges in which buffers are made that collectives work on, and let go of."""
+UNSHARDED = "FSDP::all_gather_copy_out"
+"""In which FSDP makes whole parameters of what it has gathered."""
 FLATTEN = "aten::flatten_dense_tensors"
 """Makes another one where a collective is the very next thing; else what it makes may stay, as the
 parameters of ZeRO do."""
+FORWARD, BACKWARD = "forward", "backward"
+POINTS = 100
+"""Of a timeline, at most."""
+
+Held = Mapping[int, str]
+"""Category by address of what a process itself knows that it holds at some moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +43,32 @@ class Allocations:
     """Alive when the steps began."""
     after: list[int]
     """Alive when they ended: the same in a steady state."""
+    by_category: list[dict[str, int]] = field(default_factory=list)
+    """What the peak is made of; ``unexplained`` for what cannot be told."""
+    timeline: list[tuple[float, dict[str, int]]] = field(default_factory=list)
+    """Seconds since the steps began, and what is alive then: of the first device."""
 
 
-def read_allocations(events: Sequence[Event], devices: int) -> Allocations:
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """One allocation, from its birth to its release, in microseconds of the profile."""
+
+    device: int
+    address: int
+    size: int
+    born: float
+    died: float
+
+    def is_alive(self, at: float) -> bool:
+        return self.born <= at < self.died
+
+
+def read_allocations(
+    events: Sequence[Event],
+    devices: int,
+    held: Sequence[Held] = (),
+    bucket_bytes: Sequence[int] = (),
+) -> Allocations:
     """Tensor memory during the profiled steps, from a profile that began before the model.
 
     Every allocation and release names its address, so that a tensor is its device's own until it is
@@ -40,56 +77,153 @@ def read_allocations(events: Sequence[Event], devices: int) -> Allocations:
     Args:
         events: of one process, ``profile_memory`` among them.
         devices: that the process stands for.
+        held: what the process holds at each mark of a phase's end, in their order; without, no
+            category is told.
+        bucket_bytes: sizes of DDP's buckets.
     """
     frame = find_range(events, STEPS)
     begin, end = frame["ts"], frame["ts"] + frame["dur"]
-    changes = sorted(_changes(events, devices), key=lambda change: change[0])
+    unseen = _Unseen([event for event in events if event["ph"] == "X"])
+    blocks = list(_blocks(events, devices, unseen))
     before = [0] * devices
-    for time, device, size in changes:
-        if time <= begin:
-            before[device] += size
-    live, peak = list(before), list(before)
-    for time, device, size in changes:
-        if begin < time <= end:
-            live[device] += size
-            peak[device] = max(peak[device], live[device])
-    return Allocations(peak=peak, before=before, after=live)
+    changes: list[tuple[float, int, int]] = []
+    for block in blocks:
+        if block.is_alive(begin):
+            before[block.device] += block.size
+        changes += [
+            (at, block.device, size)
+            for at, size in ((block.born, block.size), (block.died, -block.size))
+            if begin < at <= end
+        ]
+    live, peak, moments = list(before), list(before), [float(begin)] * devices
+    for at, device, size in sorted(changes, key=lambda change: change[0]):
+        live[device] += size
+        if live[device] > peak[device]:
+            peak[device], moments[device] = live[device], at
+    found = Allocations(peak=peak, before=before, after=live)
+    if not held:
+        return found
+    kinds = _Kinds(events, frame, unseen, held, bucket_bytes)
+    named = [(block, kinds.of(block)) for block in blocks if block.died > begin]
+    return Allocations(
+        peak=peak,
+        before=before,
+        after=live,
+        by_category=[_alive(named, device, at) for device, at in enumerate(moments)],
+        timeline=[
+            ((at - begin) / 1e6, _alive(named, 0, at))
+            for at in _moments(changes, begin, moments[0])
+        ],
+    )
 
 
-def _changes(events: Sequence[Event], devices: int) -> Iterator[tuple[float, int, int]]:
-    """(time, device, bytes) of every allocation and release."""
+def _alive(named: Sequence[tuple[_Block, str]], device: int, at: float) -> dict[str, int]:
+    """Bytes by category on a device at a moment."""
+    found: dict[str, int] = {}
+    for block, name in named:
+        if block.device == device and block.is_alive(at):
+            found[name] = found.get(name, 0) + block.size
+    return found
+
+
+def _moments(changes: Sequence[tuple[float, int, int]], begin: float, peak: float) -> list[float]:
+    """At most ``POINTS`` of a timeline, the peak among them."""
+    every = sorted({begin, *(at for at, device, _ in changes if device == 0)})
+    step = max(1, math.ceil(len(every) / (POINTS - 1)))
+    return sorted({*every[::step], peak})
+
+
+def _blocks(events: Sequence[Event], devices: int, unseen: _Unseen) -> Iterator[_Block]:
     memory = sorted(
         (event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"]
     )
-    ranges = [event for event in events if event["ph"] == "X"]
     owners = [
         (*_ends(event), int(found[1]))
-        for event in ranges
-        if (found := DEVICE.match(event["name"])) is not None and int(found[1]) < devices
+        for event in events
+        if event["ph"] == "X"
+        and (found := DEVICE.match(event["name"])) is not None
+        and int(found[1]) < devices
     ]
-    unseen = _Unseen(ranges)
     alive: dict[int, tuple[int, int, float]] = {}
+
+    def block(address: int, died: float) -> _Block:
+        device, size, born = alive.pop(address)
+        return _Block(device=device, address=address, size=size, born=born, died=died)
+
     for event in memory:
         arguments = event["args"]
         address, size, time = int(arguments["Addr"]), int(arguments["Bytes"]), event["ts"]
         if size > 0:
             if address in alive:  # released where no profile looks, and now used again
-                device, old, born = alive[address]
-                yield min(unseen.release(born) or time, time), device, -old
+                born = alive[address][2]
+                yield block(address, min(unseen.release(born) or time, time))
             device = next((who for begin, end, who in owners if begin <= time <= end), 0)
             alive[address] = (device, size, time)
-            yield time, device, size
         elif address in alive:
-            device, old, _ = alive.pop(address)
-            yield time, device, -old
-    for device, size, born in alive.values():
-        release = unseen.release(born)
-        if release is not None:
-            yield release, device, -size
+            yield block(address, time)
+    for address, (_, _, born) in list(alive.items()):
+        yield block(address, unseen.release(born) or math.inf)
 
 
 def _ends(event: Event) -> Interval:
     return event["ts"], event["ts"] + event["dur"]
+
+
+class _Kinds:
+    """What each block is for."""
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        frame: Event,
+        unseen: _Unseen,
+        held: Sequence[Held],
+        bucket_bytes: Sequence[int],
+    ) -> None:
+        marks = sorted(
+            (event["ts"], found[1].partition(".")[0])
+            for event in events
+            if event["tid"] == frame["tid"] and (found := MARK.match(event["name"])) is not None
+        )
+        self._begin = frame["ts"]
+        self._ends = [at for at, _ in marks]
+        self._phases = [phase for _, phase in marks]
+        self._held = list(zip(self._ends, held, strict=True))
+        self._unseen = unseen
+        self._bucket_bytes = frozenset(bucket_bytes)
+        self._buckets = list(bucket_bytes)
+        self._unsharded = [
+            _ends(event)
+            for event in events
+            if event["ph"] == "X" and event["name"].startswith(UNSHARDED)
+        ]
+
+    def of(self, block: _Block) -> str:
+        """The block's category."""
+        for at, known in self._held:
+            if block.is_alive(at) and block.address in known:
+                name = known[block.address]
+                # A gradient that outlives its step is a view of its bucket.
+                lasts = name == "gradients" and block.born < self._begin
+                return "buckets" if lasts and block.size in self._bucket_bytes else name
+        if any(begin <= block.born <= end for begin, end in self._unsharded):
+            return "unsharded_parameters"
+        if self._unseen.is_temporary(block.born):
+            return "communication"
+        if block.born < self._begin:
+            return self._of_old(block)
+        index = bisect.bisect_left(self._ends, block.born)
+        if index == len(self._ends):
+            return "unexplained"
+        lives_on = self._phases[index] == FORWARD and block.died > self._ends[index]
+        return "activations" if lives_on else "workspace"
+
+    def _of_old(self, block: _Block) -> str:
+        """Of what was there before the steps: a bucket by its size, each once."""
+        if block.size in self._buckets:
+            self._buckets.remove(block.size)
+            return "buckets"
+        return "unexplained"
 
 
 def _is_sent(made: Event, following: Sequence[Event]) -> bool:
@@ -122,6 +256,10 @@ class _Unseen:
             for event in in_order
             if event["name"].startswith("FSDP::all_gather_copy_out")
         ]
+
+    def is_temporary(self, born: float) -> bool:
+        """Whether what was made then is there for a collective to work on."""
+        return any(begin <= born <= end for begin, end, _ in self._temporary)
 
     def release(self, born: float) -> float | None:
         """When that was; None for an allocation that no collective works on."""

@@ -84,6 +84,41 @@ class HostClock:
         return fold(self._phases, durations, elapsed)
 
 
+class MarkingClock:
+    """Another clock, which also notes in a profile where each phase of a step has ended.
+
+    Args:
+        clock: that keeps the time.
+        note: takes each phase when it ends.
+    """
+
+    def __init__(self, clock: Clock, note: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._note = note
+
+    @property
+    def resolution_s(self) -> float:
+        """See ``Clock``."""
+        return self._clock.resolution_s
+
+    def reserve(self, marks: int) -> None:
+        """See ``Clock``."""
+        self._clock.reserve(marks)
+
+    def start(self) -> None:
+        """See ``Clock``."""
+        self._clock.start()
+
+    def mark(self, phase: str) -> None:
+        """See ``Clock``."""
+        self._clock.mark(phase)
+        self._note(phase)
+
+    def stop(self) -> Block:
+        """See ``Clock``."""
+        return self._clock.stop()
+
+
 class EventClock:
     """Clock of a device that runs behind the host.
 

@@ -17,8 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 from bench.measure.clock import Clock, EventClock, HostClock
 from bench.measure.machine import parse_cpu_list
 from bench.measure.memory import Peaks, ResidentPeak, limit_private_memory
-from bench.plan.case import Case, Machine, Precision
+from bench.plan.case import Machine, Placed, Precision
 
+OCCUPIED_CYCLES = 1_000_000
+"""Of a device's clock: longer than a host takes to launch two kernels and record two events."""
 OUT_OF_MEMORY_SIGNS = (
     "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -50,6 +52,9 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all work of this process on the device."""
+
+    def occupy(self) -> None:
+        """Keep the device busy for a moment, while the host asks it for more."""
 
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
         """A profiler of all that this process does, on the host and on the device.
@@ -111,6 +116,9 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """See ``Device``: a CPU has done its work when a call returns."""
+
+    def occupy(self) -> None:
+        """See ``Device``: on a CPU, nothing is asked for beforehand."""
 
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
         """See ``Device``."""
@@ -202,6 +210,12 @@ class AcceleratorDevice:
         for index in self._indices:
             torch.accelerator.synchronize(index)
 
+    def occupy(self) -> None:
+        """See ``Device``: about half a millisecond, where torch has a kernel that just waits."""
+        sleep = getattr(torch.get_device_module(self.torch_device), "_sleep", None)
+        if sleep is not None:
+            sleep(OCCUPIED_CYCLES)
+
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
         """See ``Device``. ROCm calls itself CUDA."""
         kernels = getattr(ProfilerActivity, self.torch_device.type.upper())
@@ -282,7 +296,7 @@ def _every_thread() -> Any:
 
 
 def open_device(
-    case: Case,
+    case: Placed,
     driven: Sequence[int],
     cores: Sequence[tuple[int, ...]],
     used_before: Sequence[int | None] = (),
@@ -347,7 +361,7 @@ def core_sets(
     return [sets[index % len(sets)] for index in range(devices)]
 
 
-def visible_devices(case: Case, machine: Machine) -> Mapping[str, str]:
+def visible_devices(case: Placed, machine: Machine) -> Mapping[str, str]:
     """Environment that shows a rank exactly the case's devices, and a CPU case none.
 
     The first ``world_size`` of the machine's own list, so that 2 devices are among 4, and 4 among

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.measure.conditions import DeviceSample
-from bench.plan.case import Case, DeviceInfo, Machine
+from bench.plan.case import DeviceInfo, Machine, Placed
 
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Of a field's value, by the number of its type: nvmlValueType_t."""
@@ -100,7 +100,7 @@ def opened() -> Iterator[Nvml | None]:
             pynvml.nvmlShutdown()
 
 
-def used_before(case: Case, machine: Machine) -> tuple[int | None, ...]:
+def used_before(case: Placed, machine: Machine) -> tuple[int | None, ...]:
     """Bytes in use on each of a case's devices while none of its processes is there yet.
 
     Returns:

@@ -13,6 +13,19 @@ DEVICE = re.compile(r"^device:(\d+)$")
 MOVE = re.compile(r"^move:(\w+):(\d+)$")
 
 
+MARK = re.compile(r"^mark:([\w.]+)$")
+"""Of no length: a phase of a step has just ended."""
+
+
+def mark_range(phase: str) -> str:
+    """Range that marks the end of a phase.
+
+    >>> MARK.match(mark_range("forward"))[1]
+    'forward'
+    """
+    return f"mark:{phase}"
+
+
 def device_range(index: int) -> str:
     """Range in which one of several devices of a process works; its allocations are its own.
 

@@ -67,6 +67,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     device: int
     ranks: int | None = None
     """Of its group; None where the trace does not tell."""
+    item_type: str | None = None
+    """Of its elements, as the trace spells it."""
 
     @property
     def duration_s(self) -> float:
@@ -88,17 +90,41 @@ class StepsTrace(msgspec.Struct, frozen=True, kw_only=True):
 Event = Mapping[str, Any]
 
 
-def read_events(path: Path) -> list[Event]:
+def read_trace(path: Path) -> dict[str, Any]:
+    """A trace as it was written.
+
+    Raises:
+        ValueError: it is none.
+    """
+    document = json.loads(path.read_bytes())
+    if not isinstance(document, dict):
+        raise ValueError(f"{path.name} holds no traceEvents")
+    return document
+
+
+def timed_events(document: Mapping[str, Any], name: str) -> list[Event]:
     """All events of a trace that have a time.
+
+    Args:
+        document: the trace.
+        name: of it, for the error.
 
     Raises:
         ValueError: it is no trace.
     """
-    document = json.loads(path.read_bytes())
-    events = document.get("traceEvents") if isinstance(document, dict) else None
+    events = document.get("traceEvents")
     if not isinstance(events, list):
-        raise ValueError(f"{path.name} holds no traceEvents")
+        raise ValueError(f"{name} holds no traceEvents")
     return [event for event in events if "ts" in event and event.get("ph") in {"X", "i"}]
+
+
+def read_events(path: Path) -> list[Event]:
+    """Likewise, of a file.
+
+    Raises:
+        ValueError: it is no trace.
+    """
+    return timed_events(read_trace(path), path.name)
 
 
 def read_steps(
@@ -158,7 +184,9 @@ def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:
             if payload is not None and found[1] == "all_gather":  # whose input is a share
                 ranks = gathering.get(math.prod(arguments["Input Dims"][0]), world_size)
                 payload *= ranks
-            yield _span(event, found[1], payload, ranks=ranks)
+            types = arguments.get("Input type")
+            item = str(types[0]) if types else None
+            yield _span(event, found[1], payload, ranks=ranks, item_type=item)
         elif category == "user_annotation" and (found := MOVE.match(name)):
             yield _span(event, found[1], int(found[2]))
         elif category == "kernel" and (found := NCCL.match(name)):
@@ -166,7 +194,8 @@ def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:
             key = f"{group}/{number}" if number is not None else ""
             what = arguments.get("Collective name", found[1])
             ranks = arguments.get("Group size")
-            yield _span(event, what, _message_bytes(arguments), key, ranks)
+            payload, item = _message_bytes(arguments), arguments.get("dtype")
+            yield _span(event, what, payload, key=key, ranks=ranks, item_type=item)
         elif category in COPIES and PEER_COPY.match(name):
             yield _span(event, COPY, arguments.get("bytes"))
 
@@ -184,7 +213,13 @@ def _gathering_ranks(events: Iterable[Event]) -> dict[int, int]:
 
 
 def _span(
-    event: Event, what: str, payload: int | None, key: str = "", ranks: int | None = None
+    event: Event,
+    what: str,
+    payload: int | None,
+    *,
+    key: str = "",
+    ranks: int | None = None,
+    item_type: str | None = None,
 ) -> Span:
     begin_s, end_s = _interval(event)
     return Span(
@@ -195,6 +230,7 @@ def _span(
         payload_bytes=payload,
         device=_device(event) if event.get("cat") != "user_annotation" else 0,
         ranks=ranks,
+        item_type=item_type,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -48,6 +48,22 @@ ADDED = (
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
 
 Pass = Literal["timing", "parity", "memory", "communication", "max_batch"]
+
+
+class Placed(Protocol):
+    """What is carried out on devices: a case, or collectives alone."""
+
+    @property
+    def device(self) -> str:
+        """Device type: cpu, cuda, xpu ..."""
+
+    @property
+    def backend(self) -> str | None:
+        """Carrier of its collectives; None where it has none."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of devices."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ that comes after may rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.plan.case import odd_value
 from bench.records.record import Memory, Record, RunInfo, Timing
@@ -64,8 +64,18 @@ def _fault_of_memory(memory: Memory, devices: int) -> str | None:
     for name, values in lists.items():
         if len(values) > devices:
             return f"memory: {name} is of {len(values)} devices, the case of {devices}"
-    if len({len(values) for values in (memory.by_category or {}).values()}) > 1:
-        return "memory: by_category has lists of different lengths"
+    tables: dict[str, Mapping[str, Sequence[object]] | None] = {
+        "by_category": memory.by_category,
+        "held_by_category": memory.held_by_category,
+        "timeline": None if memory.timeline is None else memory.timeline.by_category,
+    }
+    for name, table in tables.items():
+        if len({len(values) for values in (table or {}).values()}) > 1:
+            return f"memory: {name} has lists of different lengths"
+    if memory.timeline is not None and any(
+        len(values) != len(memory.timeline.at_s) for values in memory.timeline.by_category.values()
+    ):
+        return "memory: timeline has other numbers of moments and of values"
     return None
 
 

@@ -77,6 +77,20 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     units_per_sample: AtLeastOne
 
 
+class Compute(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step computes, and how near to what the devices can do; of a row's first launch."""
+
+    step_flops: Annotated[float, msgspec.Meta(ge=0, le=1e30)] | None
+    """Floating-point operations of one optimizer step on all devices together: the model's own
+    matrix products, convolutions and attention, a multiplication and an addition as two; what is
+    computed again is not counted. Null where torch's counter could not count them."""
+    reason: str | None = None
+    """Why it could not."""
+    matrix_flops_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e30)] | None = None
+    """Of one device, in products of large square matrices of the case's precision, right after the
+    window while all devices did the same: the slowest one's."""
+
+
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Median seconds of each part of a step, on the slowest process."""
 
@@ -86,6 +100,15 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_s: Seconds
     pieces_s: dict[str, Seconds] | None = None
     """Pieces that a strategy marks, such as ``forward.broadcast``: each is part of its phase."""
+
+
+class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """What is alive on the first device while a step goes on."""
+
+    at_s: list[Seconds]
+    """Since the profiled steps began."""
+    by_category: dict[str, list[Bytes]]
+    """As many values of each as there are moments."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +125,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     peak_process_bytes: list[Bytes | None]
     """Resident memory of the process that drives the device, Python and libraries included."""
     by_category: dict[str, list[Bytes]] | None = None
-    """Of what lives from step to step, per device: parameters, buffers, optimizer_state."""
+    """What the peak of live tensors is made of, per device: parameters, buffers, optimizer_state,
+    gradients, buckets, unsharded_parameters, activations, communication, data, workspace, and
+    unexplained for what could not be told. Without ``held_by_category``, as in files written before
+    there was one: what that holds."""
+    held_by_category: dict[str, list[Bytes]] | None = None
+    """What lives from step to step, per device: parameters, buffers, optimizer_state."""
+    timeline: MemoryTimeline | None = None
 
 
 class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +202,9 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     profiled_step_s: Seconds | None = None
     """A step while the profile ran, on the slowest rank."""
     standalone_s: Seconds | None = None
+    """The step's own collectives alone, one after the other, nothing computed meanwhile: median of
+    repeats on the slowest rank. Null where they cannot be told, or go on within a part of the
+    ranks."""
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
@@ -349,6 +381,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing | None = None
     throughput: Throughput | None = None
     phases: Phases | None = None
+    compute: Compute | None = None
     memory: Memory | None = None
     communication: Communication | None = None
     parity: Parity | None = None

@@ -7,10 +7,10 @@ import errno
 import fcntl
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -31,24 +31,25 @@ class Store:
     Args:
         folder: created with its parents where it does not exist.
         resume: go on with the records that are there; else a folder with records is refused.
+        name: of the file with one line for each.
 
     Raises:
         OutputError: the folder cannot be written, is in use, or holds results already.
     """
 
-    def __init__(self, folder: Path, *, resume: bool = False) -> None:
+    def __init__(self, folder: Path, *, resume: bool = False, name: str = RECORDS) -> None:
         self.folder = folder
         self._records: IO[bytes] | None = None
         self._has_rows = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._records = (folder / RECORDS).open("ab", buffering=0)
+            self._records = (folder / name).open("ab", buffering=0)
             fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not resume and self._records.tell() > 0:
                 raise OutputError(
                     f"{folder}: holds results already; choose another --out, or --resume them"
                 )
-            _cut_partial_line(self._records, folder / RECORDS)
+            _cut_partial_line(self._records, folder / name)
             self._has_rows = self._records.tell() > 0
         except BlockingIOError as error:
             self.close()
@@ -77,7 +78,7 @@ class Store:
             self._records.close()
             self._records = None
 
-    def append(self, record: Record) -> None:
+    def append(self, record: msgspec.Struct) -> None:
         """Write one record; it is on the disk when this returns.
 
         Raises:
@@ -151,16 +152,46 @@ def iterate_records(folder: Path) -> Iterator[Record]:
     Raises:
         RecordsError: no such folder, or no records in it.
     """
-    path = _existing(folder, RECORDS)
-    decoder = msgspec.json.Decoder(Record)
+    return iterate_lines(folder, RECORDS, Record, fault_of)
+
+
+class Line(Protocol):
+    """What one line of a file holds."""
+
+    @property
+    def schema(self) -> int:
+        """Number of the schema that it was written by."""
+
+
+LineT = TypeVar("LineT", bound=Line)
+
+
+def iterate_lines(
+    folder: Path, name: str, kind: type[LineT], fault_of: Callable[[LineT], str | None]
+) -> Iterator[LineT]:
+    """Likewise for any file of one value a line.
+
+    Args:
+        folder: of results.
+        name: of the file.
+        kind: of each line.
+        fault_of: why no figure may be made of a value; None where it is sound.
+
+    Raises:
+        RecordsError: no such folder, or no such file in it.
+    """
+    path = _existing(folder, name)
+    decoder = msgspec.json.Decoder(kind)
     left_out = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                found = _decode(line, decoder) if line.strip() else None
-                if isinstance(found, Record):
+                if not line.strip():
+                    continue
+                found = _decode(line, decoder, fault_of)
+                if not isinstance(found, str):
                     yield found
-                elif found is not None and line.endswith(b"\n"):  # every complete line does
+                elif line.endswith(b"\n"):  # every complete line does
                     left_out += 1
                     if left_out <= MOST_NAMED:
                         _warn(f"{path}:{number}: left out, {found}")
@@ -170,16 +201,18 @@ def iterate_records(folder: Path) -> Iterator[Record]:
         _warn(f"{path}: {left_out} lines were left out; the first {MOST_NAMED} are named above")
 
 
-def _decode(line: bytes, decoder: msgspec.json.Decoder[Record]) -> Record | str:
-    """The record of a line, or why there is none in it."""
+def _decode(
+    line: bytes, decoder: msgspec.json.Decoder[LineT], fault_of: Callable[[LineT], str | None]
+) -> LineT | str:
+    """The value of a line, or why there is none in it."""
     try:
-        record = decoder.decode(line)
+        value = decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return f"no record: {error}"
-    if record.schema > SCHEMA:
-        return f"schema {record.schema} is newer than {SCHEMA}"
-    fault = fault_of(record)
-    return record if fault is None else f"no record: {fault}"
+    if value.schema > SCHEMA:
+        return f"schema {value.schema} is newer than {SCHEMA}"
+    fault = fault_of(value)
+    return value if fault is None else f"no record: {fault}"
 
 
 def _warn(message: str) -> None:
@@ -229,7 +262,7 @@ def _cut_partial_line(file: IO[bytes], path: Path) -> None:
     if end == len(content):
         return
     try:
-        msgspec.json.decode(content[end:], type=Record)
+        msgspec.json.decode(content[end:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         file.truncate(end)
     else:

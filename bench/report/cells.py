@@ -146,6 +146,32 @@ def exposed(row: Row) -> str:
     return milliseconds(row.communication.exposed_s if row.communication else None)
 
 
+def flops(row: Row) -> str:
+    """Achieved operations a second of each device, in 10^9."""
+    rate = row.flops_per_s
+    return DASH if rate is None else significant(rate / row.case.world_size / 1e9)
+
+
+def utilisation(row: Row) -> str:
+    """That, over the device's rate in products of matrices."""
+    return DASH if row.utilisation is None else f"{row.utilisation:.0%}"
+
+
+def unexplained(row: Row) -> str:
+    """Share of the peak whose purpose could not be told, on the device where it is largest."""
+    table = row.memory.by_category if row.memory is not None else None
+    if not table:
+        return DASH
+    totals = [sum(device) for device in zip(*table.values(), strict=True)]
+    rest = table.get("unexplained", [0] * len(totals))
+    return f"{max(part / total for part, total in zip(rest, totals, strict=True)):.1%}"
+
+
+def standalone(row: Row) -> str:
+    """A step's collectives alone, in ms."""
+    return milliseconds(row.communication.standalone_s if row.communication else None)
+
+
 def wait(row: Row) -> str:
     """Time in which a rank waited for others, in ms."""
     return milliseconds(row.communication.wait_s if row.communication else None)

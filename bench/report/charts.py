@@ -6,15 +6,13 @@ hatch. What was not measured is a marked gap, never a bar of height 0.
 
 from __future__ import annotations
 
-import itertools
-import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.analyze.rows import Row
 from bench.errors import one_line
+from bench.report.anatomy import has_parts, peak_figure, timeline_figure
 from bench.report.cells import GIB, known, memory_of
 from bench.report.changes import change_figure
 from bench.report.drawing import (
@@ -23,8 +21,8 @@ from bench.report.drawing import (
     WIDEST_FIGURE,
     Chart,
     Looks,
-    NoChartsError,
     add_legend,
+    charts_in,
     mark_cut,
     new_figure,
     save,
@@ -35,7 +33,7 @@ from bench.report.tables import Table
 
 PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
 CHANGE = "change"
-CHARTS = ("speedup", "throughput", "memory", "step", CHANGE)
+CHARTS = ("speedup", "throughput", "memory", "peak", "timeline", "step", CHANGE)
 MOST_VARIANTS, MOST_ROWS = 13, 104
 """Of a table whose charts can still be read: twelve strategies and the baseline, on one to 128
 devices."""
@@ -56,37 +54,17 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
         NoChartsError: matplotlib cannot be imported.
         OSError: the folder cannot be written.
     """
-    os.environ["MPLBACKEND"] = "agg"  # whatever a notebook or a user's settings name
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - reports without charts need none
-    except ImportError as error:
-        raise NoChartsError(f"matplotlib cannot be imported: {error}") from error
-    folder.mkdir(parents=True, exist_ok=True)
     written: list[list[Chart]] = []
-    style: Any = {
-        "svg.hashsalt": "bench",
-        "font.size": 9,
-        "hatch.linewidth": 0.6,
-        "text.parse_math": False,  # a name with dollars in it is no formula
-    }
-    with mpl.rc_context(), warnings.catch_warnings():
-        # The table beside the chart shows whatever letters the font lacks.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        mpl.rcdefaults()  # the user's own style may need LaTeX, or hide things
-        mpl.rcParams.update(style)
+    with charts_in(folder, [f"*-{name}" for name in CHARTS]) as drawn:
         for table in tables:
             charts: list[Chart] = []
             for stem, what, figure in _figures(table):
-                place = folder / stem
                 title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
                 title = one_line(title, limit=LONGEST_TITLE)
                 figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-                charts.append(save(figure, place, title))
+                charts.append(save(figure, folder / stem, title))
             written.append(charts)
-    kept = {path for charts in written for chart in charts for path in (chart.svg, chart.png)}
-    for name, suffix in itertools.product(CHARTS, ("svg", "png")):
-        for stale in set(folder.glob(f"*-{name}.{suffix}")) - kept:
-            stale.unlink()
+            drawn.extend(charts)
     return written
 
 
@@ -112,6 +90,9 @@ def _scaling_figures(table: Table, measured: Sequence[Row]) -> Iterator[tuple[st
     yield "throughput", "Throughput", _throughput(rows)
     if any(known(memory_of(row, table.memory)) for row in measured):
         yield "memory", "Memory of each device", _memory(rows, table.memory)
+    if any(map(has_parts, measured)):
+        yield "peak", "What fills the memory", peak_figure(measured)
+        yield "timeline", "Memory over a step", timeline_figure(measured)
     if any(row.phases is not None for row in measured):
         yield "step", "What a step is spent on", _step(measured)
 

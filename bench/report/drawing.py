@@ -6,10 +6,13 @@ hatch. What was not measured is a marked gap, never a bar of height 0.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import math
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,12 @@ OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
 REFERENCE = "reference_implementation"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
 MARKERS = "osD^vP*X"
+STYLE: dict[str, Any] = {
+    "svg.hashsalt": "bench",
+    "font.size": 9,
+    "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a name with dollars in it is no formula
+}
 DPI = 120
 LONGEST_TITLE, LONGEST_NAME = 300, 150
 """Characters: a figure grows with them."""
@@ -57,6 +66,38 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     png: Path
 
 
+@contextlib.contextmanager
+def charts_in(folder: Path, names: Iterable[str]) -> Iterator[list[Chart]]:
+    """Draw charts into a folder, all in one style; what is drawn goes into the list.
+
+    Args:
+        folder: is made where it does not exist.
+        names: patterns of our charts there, without their ending: those no longer drawn go.
+
+    Raises:
+        NoChartsError: matplotlib cannot be imported.
+        OSError: the folder cannot be written.
+    """
+    os.environ["MPLBACKEND"] = "agg"  # whatever a notebook or a user's settings name
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - reports without charts need none
+    except ImportError as error:
+        raise NoChartsError(f"matplotlib cannot be imported: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: list[Chart] = []
+    with mpl.rc_context(), warnings.catch_warnings():
+        # The table beside the chart shows whatever letters the font lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        mpl.rcdefaults()  # the user's own style may need LaTeX, or hide things
+        for name, value in STYLE.items():
+            mpl.rcParams[name] = value  # type: ignore[index, unused-ignore] # its names are many
+        yield drawn
+    kept = {path for chart in drawn for path in (chart.svg, chart.png)}
+    for name, suffix in itertools.product(names, ("svg", "png")):
+        for stale in set(folder.glob(f"{name}.{suffix}")) - kept:
+            stale.unlink()
+
+
 def save(figure: Any, path: Path, title: str) -> Chart:
     """Write a figure in both formats; the same figure gives the same bytes."""
     chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
@@ -71,7 +112,7 @@ def save(figure: Any, path: Path, title: str) -> Chart:
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
     """Figure and axes that belong to no window system."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - see ``write_charts``
+    from matplotlib.figure import Figure  # noqa: PLC0415 - see ``charts_in``
 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()

@@ -17,7 +17,13 @@ Which = Literal["scaling", "details", "batches", "terminal", "settings", "change
 """The first table of a workload in a report, its second, that of largest batches, and the short one
 for a terminal; the table of its settings, and that for a terminal."""
 DETAILED_FLAGS = frozenset(
-    {"shared_cores", "profile_slowed", "allocations_drift", "allocations_unseen"}
+    {
+        "shared_cores",
+        "profile_slowed",
+        "communication_contradicts",
+        "allocations_drift",
+        "allocations_unseen",
+    }
 )
 """Flags that concern what the second table shows, too."""
 SCALING_FLAGS = frozenset({"superlinear"})

@@ -53,13 +53,23 @@ time that nine in ten do not exceed.
 *Tensor* memory is the largest total of live tensors in steady steps, on each device; *resident* all
 that a process holds, Python and libraries included; *reserved* what the allocator held, and
 *driver* what the whole device had in use beyond what it had before. *Held between steps* are
-parameters, buffers and optimizer state alone.
+parameters, buffers and optimizer state alone. The charts show what the peak of tensor memory is
+made of: each allocation by what its process says it holds at that address, or by what made it and
+how long it lived; what none of this tells is *unexplained*.
+
+*GFLOP/s* are the operations of the model's own matrix products, convolutions and attention, forward
+and backward, as torch counts them, over the time of a step; the *matrix rate* is what the same
+device did in products of large square matrices of the same precision, right after the window of the
+first launch and on all devices at once.
 
 *Communication* is the time in which collectives moved data in a step, as a profile shows it:
 waiting for a late rank is left out, and stands under *wait*. *Exposed* is the part of it during
 which nothing was computed, *hidden* the share during which something was. *Sync cost* is something
 else: a step with gradient synchronisation minus one without, no profile running, waiting included;
-its interval is that of the steps of one launch. The communication figures are those of a few steps
+its interval is that of the steps of one launch. *Alone* is what the same collectives take one
+after the other while nothing else is done, so that *communication* beyond it is what computation on
+the same device slows down. Where these figures cannot all be right, the row says so. The
+communication figures are those of a few steps
 of one launch; bytes are the larger of input and output of a rank, added up over a step.
 
 *Parity* is `exact` when the strategy trained the same model as one device: in fp64, the losses of

@@ -152,12 +152,16 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
     columns = [
         Column("vs itself on 1", lambda row: cells.comparison(row.own_speedup)),
         Column("step ms, median / p90", cells.step),
+        Column("GFLOP/s a device", cells.flops),
+        Column("of its matrix rate", cells.utilisation),
         Column("collectives of a step", cells.collectives, is_text=True),
         Column("hidden", cells.hidden),
         Column("wait, ms", cells.wait),
+        Column("alone, ms", cells.standalone),
         Column("sync cost, ms", cells.sync_cost),
         Column("moved by the strategy, ms", cells.pieces, is_text=True),
         Column("held between steps, GiB", lambda row: cells.gib(row.held_bytes)),
+        Column("of the peak unexplained", cells.unexplained),
         Column("max/min memory", lambda row: cells.imbalance(cells.memory_of(row, memory))),
         *[
             Column(f"{name}, GiB", lambda row, name=name: cells.further(row, name))  # type: ignore[misc] # the default binds this turn's name

@@ -9,13 +9,25 @@ import msgspec
 from bench.measure.allocations import Allocations
 from bench.measure.compilation import Compiled
 from bench.measure.counters import CoresUse
+from bench.measure.flops import Work
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
+from bench.records.collectives import Limit
 from bench.records.record import Conditions, Parity, Placement
 
 Job = Literal["timing", "parity", "memory", "communication", "max_batch", "reference"]
 """A pass, or the reference that parity passes compare with."""
+
+
+class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
+    """Which traces of its profiled steps a launch is to leave, and where."""
+
+    folder: str
+    ranks: tuple[int, ...] | None = None
+    """None for all."""
+    limit_bytes: int | None = None
+    """Of each file."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +51,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in use on each device before the launch; empty where the parent cannot tell."""
     reference: str | None = None
     """File of the reference: to compare with, or to write."""
+    trace: TraceWish | None = None
     retries: tuple[str, ...] = ()
     """Why the launch had to be started again, once for each time."""
 
@@ -86,6 +99,24 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Of the window, that the gradient scaler skipped."""
 
 
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank found out of one collective alone."""
+
+    number: int
+    """Of the point."""
+    reason: str | None = None
+    """Why there is no figure; None where there is one, or another rank knows."""
+    out_of_memory: bool = False
+    failed_elsewhere: bool = False
+    """Whether another rank's result was wrong."""
+    carried_by: str | None = None
+    isolated_s: list[float] = []
+    """Of every call alone."""
+    row_s: list[float] = []
+    """Of every row of calls."""
+    row_calls: int | None = None
+
+
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one process found out."""
 
@@ -104,10 +135,16 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Likewise: bytes by category that live from step to step."""
     allocations: Allocations | None = None
     trace: StepsTrace | None = None
+    trace_problem: str | None = None
+    """Why the file of the trace was not written, or does not hold all steps."""
+    work: Work | None = None
+    """Of the first launch of a timing pass; counted by its first rank."""
     parameter_digest: str | None = None
     batch_digests: list[str] = []
     """Of the first batches this rank trains on."""
     sync_pairs_s: list[tuple[float, float]] | None = None
+    alone_s: list[list[float]] = []
+    """Of each collective of one round of steps, carried out alone, for each repeat."""
     bucket_bytes: list[int] | None = None
     observers: list[str] = []
     """What observed or slowed the process on purpose while it timed its steps."""
@@ -117,6 +154,10 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing was to be compiled."""
     parity: Parity | None = None
     """This rank's own view: every rank compares the gradients that it holds."""
+    times: list[Times] = []
+    """Of collectives alone, in the order of their points."""
+    limits: list[Limit] = []
+    """What no collective can pass here."""
     step: int | None = None
     """Optimizer steps completed, up to the last block."""
     loss_is_finite: bool | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import multiprocessing.process
 import os
@@ -16,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.errors import BenchError
 from bench.measure.conditions import Window, conditions_of
@@ -28,19 +24,14 @@ from bench.measure.nvml import used_before
 from bench.measure.sampler import Sampler
 from bench.plan.case import Case, Effort, Machine
 from bench.records.record import Conditions
-from bench.run import logs, server, signals, stacks, worker
-from bench.run.ends import SERVER_DIED, Ends, explained
-from bench.run.handles import require_handles
-from bench.run.handover import Assignment, Job, RankOutcome
+from bench.run import server, worker
+from bench.run.elastic import read_outcomes, run_elastic
+from bench.run.ends import SERVER_DIED
+from bench.run.handover import Assignment, Job, RankOutcome, TraceWish
 from bench.run.loopback import loopback_variables
-from bench.run.phases import START, launch_limit_s, read_note
-from bench.run.rank import outcome_file
+from bench.run.phases import launch_limit_s
 from bench.run.retries import launch_with_retries
-from bench.run.signals import GIVE_UP, GaveUpError
 from bench.run.watch import Watch
-
-SHUTDOWN_S = 2
-"""For ranks to end by themselves when the launch is over."""
 
 
 def probe_in_server() -> Machine:
@@ -114,6 +105,7 @@ class Launcher:
         launch: int,
         processes: int,
         reference: Path | None = None,
+        trace: TraceWish | None = None,
     ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
         """Run one job of one case in fresh processes; returns one outcome for each.
 
@@ -124,6 +116,7 @@ class Launcher:
             launch: which repeat.
             processes: how many ranks this host starts.
             reference: file of the parity reference.
+            trace: what a profile is to leave.
 
         Raises:
             Interruption: a signal arrived; all processes of the launch are gone.
@@ -140,6 +133,7 @@ class Launcher:
                 launch=launch,
                 processes=processes,
                 reference=str(reference) if reference is not None else None,
+                trace=trace,
                 retries=retries,
             )
         )
@@ -149,48 +143,50 @@ class Launcher:
     ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
         """One attempt; ``told`` are fields of the assignment that the caller knows."""
         started_s = time.monotonic()
-        require_handles(processes)
+        with self.folder() as folder:
+            cores = tuple(
+                core_sets(
+                    self.machine,
+                    cores_per_device=case.cores_per_device,
+                    devices=case.world_size // case.nodes,
+                )
+            )
+            assignment = Assignment(
+                job=job,
+                case=case,
+                effort=effort,
+                folder=str(folder),
+                started_s=started_s,
+                cores=cores,
+                environment=self._environment(case, folder) | case.env,
+                watched=_watched(case, cores),
+                used_before=used_before(case, self.machine),
+                **told,
+            )
+            file = folder / "assignment.json"
+            file.write_bytes(msgspec.json.encode(assignment))
+            watch = Watch(processes, effort.limits, launch_limit_s(case, effort), folder)
+            sampler = self._sampler(assignment, watch) if job == "timing" else None
+            ends = run_elastic(worker.main, file, watch, variables=case.env, meanwhile=sampler)
+            first, *others = read_outcomes(folder, processes, ends)
+            if sampler is not None:
+                conditions = _conditions(sampler, case, (first, *others))
+                first = msgspec.structs.replace(first, conditions=conditions)
+                if sampler.fault is not None and not self._told_of_sampler:
+                    self._told_of_sampler = True
+                    warnings.warn(f"conditions are not watched: {sampler.fault}", stacklevel=2)
+            return assignment, (first, *others)
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A new one for a launch, until that is over."""
         self._count += 1
         folder = self.scratch / f"launch{self._count}"
         folder.mkdir(parents=True)
-        cores = tuple(
-            core_sets(
-                self.machine,
-                cores_per_device=case.cores_per_device,
-                devices=case.world_size // case.nodes,
-            )
-        )
-        assignment = Assignment(
-            job=job,
-            case=case,
-            effort=effort,
-            folder=str(folder),
-            started_s=started_s,
-            cores=cores,
-            environment=self._environment(case, folder) | case.env,
-            watched=_watched(case, cores),
-            used_before=used_before(case, self.machine),
-            **told,
-        )
-        file = folder / "assignment.json"
-        file.write_bytes(msgspec.json.encode(assignment))
-        watch = Watch(processes, effort.limits, launch_limit_s(case, effort), folder)
-        sampler = self._sampler(assignment, watch) if job == "timing" else None
         try:
-            with server.spawning(case.env):
-                ends = _run_elastic(assignment, file, processes, watch, sampler)
+            yield folder
         finally:
-            server.kill_left_behind()
-        found = [_outcome(folder, rank, ends) for rank in range(processes)]
-        first, *others = _with_faults_of_teardown(found, ends)
-        if sampler is not None:
-            conditions = _conditions(sampler, case, (first, *others))
-            first = msgspec.structs.replace(first, conditions=conditions)
-            if sampler.fault is not None and not self._told_of_sampler:
-                self._told_of_sampler = True
-                warnings.warn(f"conditions are not watched: {sampler.fault}", stacklevel=2)
-        shutil.rmtree(folder, ignore_errors=True)
-        return assignment, (first, *others)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _sampler(self, assignment: Assignment, watch: Watch) -> Sampler:
         """What looks at the cores and devices of a launch while it runs."""
@@ -213,52 +209,6 @@ class Launcher:
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "compiled")
             environment["TMPDIR"] = str(self.scratch)
         return environment | (loopback_variables() if case.nodes == 1 else {})
-
-
-def _run_elastic(
-    assignment: Assignment, file: Path, processes: int, watch: Watch, sampler: Sampler | None
-) -> Ends:
-    """Start the ranks, which read their assignment from the file, and wait for their end."""
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=file.parent.name,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",  # port 0: the system picks a free one
-        rdzv_configs={"is_host": True},  # else it would look for one elsewhere when that fails
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.1,
-        start_method=server.START_METHOD,
-        logs_specs=DefaultLogsSpecs(log_dir=str(file.parent / "logs"), redirects=Std.ALL),
-    )
-    if hasattr(config, "shutdown_timeout"):  # torch 2.12 and later; 30 s before
-        config.shutdown_timeout = SHUTDOWN_S
-    # torch would bind ranks to NUMA nodes only where they are as many as there are devices, so that
-    # 8 ranks ran bound and 4 unbound, and would start the driver before ranks have their variables.
-    config.numa_options = None
-    if hasattr(config, "signals_to_handle"):  # torch 2.10 and later
-        # A second signal would break the launcher's shutdown: ours come but once.
-        config.signals_to_handle = GIVE_UP.name
-    server.start_server(assignment.case.env)
-    forker = server.server_pid()
-    with _quiet_launcher(), signals.handlers_kept():
-        try:
-            with watch, sampler or contextlib.nullcontext():
-                elastic_launch(config, worker.main)(str(file))
-        except ChildFailedError:
-            pass  # names one rank of possibly several; the watch has seen them all
-        except (EOFError, ConnectionError) as error:
-            if not server.has_ended(forker):
-                raise
-            raise BenchError(SERVER_DIED) from error
-        except GaveUpError:
-            pass  # the watch has ended the launcher's waiting, and knows why
-        except SignalException as error:
-            if not watch.gave_up:  # else the watch itself has ended the launcher's waiting
-                raise signals.stopped_by(error.sigval) from error
-    return watch.ends(server_died=server.has_ended(forker))
 
 
 def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -286,52 +236,3 @@ def _conditions(
         cores_use=found[0].cores_use,
     )
     return conditions_of(sampler.series(), window)
-
-
-@contextlib.contextmanager
-def _quiet_launcher() -> Iterator[None]:
-    """The agent reports on failed ranks in its own words; the record does so in ours."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)  # the launcher's loggers each set a level of their own
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def _with_faults_of_teardown(outcomes: list[RankOutcome], ends: Ends) -> list[RankOutcome]:
-    """A rank that was killed after it had handed over has failed where that took others along."""
-    if all(outcome.failure is None for outcome in outcomes):
-        return outcomes
-    return [
-        msgspec.structs.replace(one, failure=ends.failure(one.rank))
-        if one.failure is None and ends.was_killed(one.rank)
-        else one
-        for one in outcomes
-    ]
-
-
-def _outcome(folder: Path, rank: int, ends: Ends) -> RankOutcome:
-    """What a rank handed over, or what its end says.
-
-    A process that fails after handing over its result has not lost it.
-    """
-    try:
-        content = outcome_file(folder, rank).read_bytes()
-        outcome = msgspec.json.decode(content, type=RankOutcome)
-    except FileNotFoundError:
-        note = read_note(folder, rank)
-        outcome = RankOutcome(
-            rank=rank,
-            phase=note.phase if note is not None else START,
-            step=note.step if note is not None else None,
-            failure=ends.failure(rank),
-        )
-    text = logs.read_tail(folder, rank)
-    return msgspec.structs.replace(
-        outcome,
-        failure=outcome.failure and explained(outcome.failure, text),
-        exit_code=ends.code(rank) or None,
-        stack=stacks.main_stack(text),
-        log_tail=logs.tail_lines(text),
-    )

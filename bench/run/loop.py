@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from bench.measure.clock import Block, Clock
+from bench.measure.clock import LAST_PHASE, Block, Clock
 from bench.plan.case import Effort, Window
 from bench.strategies.base import Session
 from bench.strategies.nature import STEADY, Rhythm
@@ -287,6 +287,8 @@ def run_window(engine: Engine, window: Window, length: Length) -> Timed:
 def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tuple[float, float]]:
     """Seconds per step with and without synchronisation, slowest rank, in pairs of blocks.
 
+    The optimizer's are left out: gradients are synchronised before.
+
     Each pair is measured back to back, in turns with either first, so that drift cancels. A round
     of its own kind, mostly one step, goes before each block: whether DDP broadcasts buffers depends
     on the step before. The ranks' parameters are no longer equal afterwards.
@@ -300,7 +302,9 @@ def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tup
             run_block(engine, engine.rhythm.period, sync=sync)
             engine.slowest(0.0)
             block = run_block(engine, block_steps, sync=sync)
-            seconds[sync] = engine.slowest(block.elapsed_s) / block_steps
+            # Without gradients of its own kind, as FSDP's, an optimizer would have nothing to do.
+            before_optimizer_s = block.elapsed_s - sum(block.phase_s[LAST_PHASE])
+            seconds[sync] = engine.slowest(before_optimizer_s) / block_steps
         spent += sum(seconds.values()) * block_steps
         pairs.append((seconds[True], seconds[False]))
     return pairs

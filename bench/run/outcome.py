@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from bench.errors import one_line
+from bench.measure.allocations import Allocations
 from bench.measure.collectives import costs
 from bench.measure.conditions import flags_of
 from bench.measure.memory import Peaks
@@ -15,7 +17,9 @@ from bench.plan.registry import find_strategy
 from bench.records.record import (
     CollectiveCost,
     Communication,
+    Compute,
     Memory,
+    MemoryTimeline,
     Parity,
     Phases,
     Placement,
@@ -91,8 +95,11 @@ def to_record(
     if assignment.job == "timing":
         return _with_timing(record, assignment, outcomes, units)
     if assignment.job == "communication":
+        problems = [one.trace_problem for one in outcomes if one.trace_problem is not None]
         return msgspec.structs.replace(
-            record, communication=_communication(assignment.case, outcomes)
+            record,
+            reason=next(iter(problems), None),
+            communication=_communication(assignment.case, outcomes),
         )
     if assignment.job == "memory":
         return _with_memory(record, outcomes)
@@ -161,8 +168,25 @@ def _with_timing(
             units_per_sample=units_per_sample,
         ),
         phases=_phases(slowest.phase_s),
+        compute=_compute(assignment.case, outcomes),
         memory=_memory(peaks, outcomes),
         flags=[*record.flags, *_seen_flags(assignment, outcomes)],
+    )
+
+
+def _compute(case: Case, outcomes: Sequence[RankOutcome]) -> Compute | None:
+    """Of all devices; None for launches that did not look at it."""
+    found = [outcome.work for outcome in outcomes if outcome.work is not None]
+    if not found:
+        return None
+    counted, rates = found[0], [one.matrix_flops_per_s for one in found]
+    flops = counted.micro_step_flops
+    known = [rate for rate in rates if rate is not None]
+    micro_steps = case.world_size * case.accumulation_steps
+    return Compute(
+        step_flops=None if flops is None else float(flops) * micro_steps,
+        reason=None if counted.reason is None else one_line(counted.reason),
+        matrix_flops_per_s=min(known, default=None),
     )
 
 
@@ -174,13 +198,27 @@ def _reached(failure: Failure, outcomes: Sequence[RankOutcome]) -> Memory | None
 
 def _memory(peaks: Sequence[Peaks], outcomes: Sequence[RankOutcome]) -> Memory:
     held = [device for outcome in outcomes for device in outcome.held]
-    names = dict.fromkeys(name for device in held for name in device)
     return Memory(
         peak_allocated_bytes=[peak.allocated for peak in peaks],
         peak_reserved_bytes=[peak.reserved for peak in peaks],
         peak_driver_bytes=[peak.driver for peak in peaks],
         peak_process_bytes=[peak.process for peak in peaks],
-        by_category={name: [device.get(name, 0) for device in held] for name in names} or None,
+        held_by_category=_by_name(held) or None,
+    )
+
+
+def _by_name(devices: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
+    """Bytes of each category on each device."""
+    names = dict.fromkeys(name for device in devices for name in device)
+    return {name: [device.get(name, 0) for device in devices] for name in names}
+
+
+def _timeline(allocations: Allocations) -> MemoryTimeline | None:
+    if not allocations.timeline:
+        return None
+    return MemoryTimeline(
+        at_s=[at for at, _ in allocations.timeline],
+        by_category=_by_name([alive for _, alive in allocations.timeline]),
     )
 
 
@@ -199,9 +237,16 @@ def _with_memory(record: Record, outcomes: Sequence[RankOutcome]) -> Record:
             is_steady = is_steady and steady
             is_whole = steady and UNSEEN not in record.flags
             peaks.append(Peaks(allocated=peak if is_whole else None))
+    memory = _memory(peaks, outcomes)
+    if all(peak.allocated is not None for peak in peaks):
+        memory = msgspec.structs.replace(
+            memory,
+            by_category=_by_name([device for one in found for device in one.by_category]) or None,
+            timeline=_timeline(found[0]) if found else None,
+        )
     return msgspec.structs.replace(
         record,
-        memory=_memory(peaks, outcomes),
+        memory=memory,
         flags=record.flags if is_steady else [*record.flags, "allocations_drift"],
     )
 
@@ -317,4 +362,14 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
         wait_s=None if is_alone else found.wait_s,
         hidden_fraction=None if is_alone else found.hidden_fraction,
         profiled_step_s=max(trace.step_s for trace in traces),
+        standalone_s=_standalone_s(case, outcomes),
     )
+
+
+def _standalone_s(case: Case, outcomes: Sequence[RankOutcome]) -> float | None:
+    """A step's collectives alone, on the slowest rank: median of the repeats; None without any."""
+    repeats = list(zip(*(outcome.alone_s for outcome in outcomes), strict=False))
+    if not repeats:
+        return None
+    period = find_strategy(case.strategy).rhythm(case.options).period
+    return statistics.median(max(map(sum, ranks)) for ranks in repeats) / period

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
+import msgspec
 from torch.profiler import profile, record_function
 
 from bench.measure import parity
 from bench.measure.allocations import read_allocations
+from bench.measure.clock import MarkingClock
 from bench.measure.compilation import CompileWatch, end_compiler
 from bench.measure.counters import Counters
+from bench.measure.flops import Work, matrix_rate
 from bench.measure.memory import minor_faults
 from bench.measure.observers import observers
-from bench.measure.ranges import STEPS
-from bench.measure.trace import Event, read_events, read_steps
+from bench.measure.ranges import STEPS, mark_range
+from bench.measure.standalone import measure_alone, messages_of
+from bench.measure.trace import Event, read_steps, read_trace, timed_events
+from bench.measure.tracefile import write_trace
 from bench.run.handover import Measured
 from bench.run.loop import (
     Engine,
@@ -36,7 +43,8 @@ from bench.run.loop import (
 )
 from bench.run.phases import COMPILE
 from bench.run.rank import Rank
-from bench.strategies.base import Session
+from bench.strategies.base import Session, addresses
+from workloads.base import Batch
 
 PROFILED_S = 1.0
 """Wanted length of the profiled steps."""
@@ -94,7 +102,17 @@ def measure_time(rank: Rank) -> Session:
     rank.note_compiled()
     parameters = (tensor for _, tensor in engine.session.full_parameters())
     rank.note(parameter_digest=parity.digest(parameters))
+    if rank.assignment.launch == 0:
+        rank.note(work=_work_of(rank))
     return engine.session
+
+
+def _work_of(rank: Rank) -> Work:
+    """What a step computes, and the device's rate: after all that is timed, once for each case."""
+    rank.slowest(0.0)
+    rate = matrix_rate(rank.device, rank.case.precision)
+    counted = rank.count_flops() if rank.rank == 0 else Work()
+    return msgspec.structs.replace(counted, matrix_flops_per_s=rate)
 
 
 def measure_communication(rank: Rank) -> Session:
@@ -117,7 +135,7 @@ def measure_communication(rank: Rank) -> Session:
     with profiler:
         run_block(engine, rank.rhythm.period)  # the profiler itself warms up
         _profiled_steps(rank, engine, steps)
-    events = _exported(rank, profiler)
+    events = _exported(rank, profiler, keep=True)
     trace = read_steps(
         events,
         steps=steps,
@@ -127,6 +145,11 @@ def measure_communication(rank: Rank) -> Session:
     if not trace.spans and rank.case.backend == "nccl" and rank.processes > 1:
         raise RuntimeError("the profile of a step over NCCL holds no communication")
     rank.note(trace=trace)
+    if rank.processes > 1:
+        rank.note(phase="standalone")
+        messages = messages_of(trace, rank.rhythm.period, rank.processes)
+        alone = measure_alone(messages, rank.device, rank=rank.rank, ranks=rank.processes)
+        rank.note(alone_s=alone)
     rank.note_compiled()
     return engine.session
 
@@ -134,6 +157,7 @@ def measure_communication(rank: Rank) -> Session:
 def measure_memory(rank: Rank) -> Session:
     """The memory pass: tensor memory of steady steps, from a profile that sees every allocation."""
     profiler = rank.device.profiler(memory=True)
+    held: list[dict[int, str]] = []
     with profiler:
         engine = _set_up(rank, one_thread=True)
         _compile(rank, engine)
@@ -142,11 +166,35 @@ def measure_memory(rank: Rank) -> Session:
         # A strategy that settles holds what it needs after the first step of its own kind.
         rhythm = rank.rhythm
         run_block(engine, max(2, rhythm.settle_steps + 1))
-        _profiled_steps(rank, engine, rhythm.period)
-    found = read_allocations(_exported(rank, profiler), rank.driven)
+        data = _Data(engine.batches)
+        watched = dataclasses.replace(engine, batches=data)
+        _profiled_steps(
+            rank,
+            watched,
+            rhythm.period,
+            after_mark=lambda: held.append({**data.addresses, **engine.session.held_addresses()}),
+        )
+    buckets = engine.session.bucket_bytes() or []
+    found = read_allocations(_exported(rank, profiler), rank.driven, held, buckets)
     rank.note(allocations=found, held=engine.session.held_bytes())
     rank.note_compiled()
     return engine.session
+
+
+class _Data:
+    """Batches that pass by, and where they stand in memory."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self.addresses: dict[int, str] = {}
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        self.addresses |= dict.fromkeys(addresses([*batch.inputs, batch.targets]), "data")
+        return batch
 
 
 def try_batch(rank: Rank) -> Session:
@@ -179,20 +227,46 @@ def _profiled_count(warm: WarmUp) -> int:
     return min(max(wanted, PROFILED_STEPS[0]), PROFILED_STEPS[-1])
 
 
-def _profiled_steps(rank: Rank, engine: Engine, steps: int) -> None:
+def _profiled_steps(
+    rank: Rank, engine: Engine, steps: int, after_mark: Callable[[], None] = lambda: None
+) -> None:
+    def mark(phase: str) -> None:
+        with record_function(mark_range(phase)):
+            after_mark()
+
+    marked = dataclasses.replace(engine, clock=MarkingClock(engine.clock, mark))
     rank.slowest(0.0)
     rank.device.synchronize()
     with record_function(STEPS):
-        run_block(engine, steps)
+        run_block(marked, steps)
 
 
-def _exported(rank: Rank, profiler: profile) -> list[Event]:
+def _exported(rank: Rank, profiler: profile, *, keep: bool = False) -> list[Event]:
+    """The events of a profile.
+
+    Args:
+        rank: of this process.
+        profiler: that has seen them.
+        keep: them as a file too, where the run is to leave traces.
+    """
     path = Path(rank.assignment.folder) / f"rank{rank.rank}.trace.json"
     profiler.export_chrome_trace(str(path))
     try:
-        return read_events(path)
+        document = read_trace(path)
     finally:
         path.unlink()
+    wish = rank.assignment.trace
+    if keep and wish is not None and (wish.ranks is None or rank.rank in wish.ranks):
+        problem = write_trace(
+            document,
+            Path(wish.folder) / f"rank{rank.rank}.json",
+            rank=rank.rank,
+            ranks=rank.processes,
+            limit_bytes=wish.limit_bytes,
+            bucket_bytes=rank.outcome.bucket_bytes,
+        )
+        rank.note(trace_problem=problem)
+    return timed_events(document, path.name)
 
 
 def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.measure.compilation import CompileWatch, bound_compiler, own_cores
 from bench.measure.device import Device
+from bench.measure.flops import Work, count_flops
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, Job, RankOutcome
@@ -190,10 +190,22 @@ class Rank:
         options, batch = proof_size(self.case)
         return self._build(options, batch, dtype, plain=plain)
 
+    def count_flops(self) -> Work:
+        """Those of one micro-step of one device."""
+        workload = find_workload(self.case.workload)
+        options = msgspec.convert(self.case.workload_options, workload.options)
+        return count_flops(workload, options, self._build_of(self.case.per_device_batch))
+
     def _build(
         self, options: Any, batch: int, dtype: torch.dtype | None = None, *, plain: bool = False
     ) -> Problem:
-        build = Build(
+        build = self._build_of(batch, dtype, plain=plain)
+        return find_workload(self.case.workload).build(options, build)
+
+    def _build_of(
+        self, batch: int, dtype: torch.dtype | None = None, *, plain: bool = False
+    ) -> Build:
+        return Build(
             device=self.device.torch_device,
             dtype=dtype or DTYPES.get(self.case.precision, torch.float32),
             seed=self.case.seed,
@@ -201,7 +213,6 @@ class Rank:
             optimizer=self.case.optimizer,
             optimizer_kernels="auto" if plain else self.case.optimizer_kernels,
         )
-        return find_workload(self.case.workload).build(options, build)
 
     def batches(self, problem: Problem) -> Iterator[Batch]:
         """This process's own samples: its shard, or all shards if it drives all devices."""
@@ -230,8 +241,3 @@ def proof_size(case: Case) -> tuple[Any, int]:
     workload = find_workload(case.workload)
     options = msgspec.convert(case.workload_options, workload.options)
     return workload.for_proof(options, case.per_device_batch)
-
-
-def outcome_file(folder: Path, rank: int) -> Path:
-    """Where a rank hands over its outcome."""
-    return folder / f"rank{rank}.json"

@@ -26,7 +26,7 @@ from bench.records.record import Parity, Record, Status
 from bench.records.store import Store, recorded
 from bench.run.batch_search import find_max_batch, obstacle
 from bench.run.culprit import find_culprit
-from bench.run.handover import Failure
+from bench.run.handover import Failure, TraceWish
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.schedule import (
@@ -65,6 +65,7 @@ class Runner:
         run_id: of the run.
         environment: fingerprint.
         progress: is told.
+        traces: which to leave of the profiled steps, in a folder for each case; None for none.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class Runner:
         run_id: str,
         environment: str,
         progress: Progress,
+        traces: TraceWish | None = None,
     ) -> None:
+        self._traces = traces
         self._launcher = launcher
         self._store = store
         self._run_id = run_id
@@ -123,7 +126,11 @@ class Runner:
         for step, reason in skips:
             if step.key not in done:
                 self._keep(self._unmeasured(step, "skipped", reason))
-        steps = [step for step in schedule(plan, seed) if step.key not in done]
+        steps = [
+            step
+            for step in schedule(plan, seed, traced=self._traces is not None)
+            if step.key not in done
+        ]
         rounds = [step for step in steps if step.pass_ in BEFORE_FURTHER]
         last = [step for step in steps if step.pass_ not in BEFORE_FURTHER]
         self._total = len(steps)
@@ -237,6 +244,7 @@ class Runner:
             launch=step.launch,
             processes=process_count(planned.case),
             reference=reference,
+            trace=self._trace_of(planned.case) if step.pass_ == "communication" else None,
         )
         return to_record(
             assignment,
@@ -245,6 +253,14 @@ class Runner:
             environment=self._environment,
             units=_units(planned.case),
             flags=planned.flags,
+        )
+
+    def _trace_of(self, case: Case) -> TraceWish | None:
+        """Each case has a folder of its own, in which there is nothing else."""
+        if self._traces is None:
+            return None
+        return msgspec.structs.replace(
+            self._traces, folder=str(Path(self._traces.folder) / case.id)
         )
 
     def _search(self, step: Step) -> Record:

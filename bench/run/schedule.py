@@ -94,8 +94,14 @@ class Estimate:
         return launches * (statistics.fmean(of_model) if of_model else LAUNCH_GUESS_S) + window_s
 
 
-def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
-    """The launches of a plan in order; the same for the same seed."""
+def schedule(plan: Sequence[PlannedCase], seed: int, *, traced: bool = False) -> list[Step]:
+    """The launches of a plan in order; the same for the same seed.
+
+    Args:
+        plan: what to run.
+        seed: of the order.
+        traced: whether each case is profiled, also one that does not communicate.
+    """
     shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
     runnable = [planned for planned in plan if planned.skip_reason is None]
     steps: list[Step] = []
@@ -113,7 +119,7 @@ def schedule(plan: Sequence[PlannedCase], seed: int) -> list[Step]:
     for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
         visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
     measured = [planned for planned in runnable if not planned.case.twin]
-    visit("communication", 0, (one for one in measured if _has_communication(one.case)))
+    visit("communication", 0, (one for one in measured if traced or _has_communication(one.case)))
     visit("memory", 0, (one for one in measured if _needs_memory_pass(one.case)))
     visit("max_batch", 0, (one for one in measured if one.effort.find_max_batch))
     return steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bench.plan.suite import Suite
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
 from bench.run.changes import changes
+from bench.run.handover import TraceWish
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.progress import Lines
 from bench.run.rounds import Runner
@@ -47,6 +48,7 @@ def run_suite(
     resume: bool,
     launches: int | None,
     scratch: Path,
+    traces: Callable[[Path], TraceWish] | None = None,
 ) -> Finished:
     """Measure a suite. The fork server has been started.
 
@@ -57,6 +59,7 @@ def run_suite(
         resume: go on with the run in ``out``.
         launches: in place of every case's own number.
         scratch: private folder for what passes between processes.
+        traces: which to leave, in the folder of the results; None for none.
 
     Raises:
         BenchError: something the user can put right; nothing was measured.
@@ -68,11 +71,13 @@ def run_suite(
         planned = expand(suite, machine, only=only, launches=launches)
         # Who asks for a number of launches gets that number.
         budget_s = suite.budget_s if launches is None else 0.0
-        folder = out or _new_folder(suite.name)
+        folder = out or new_folder(suite.name)
         info = (
             _previous(folder, planned, machine)
             if resume
-            else _describe(suite, planned, machine, budget_s)
+            else describe(
+                _described(suite, planned, budget_s), machine, seed=secrets.randbelow(2**31)
+            )
         )
         info.suite["budget_s"] = budget_s  # of a resumed run: what it may spend is what it says now
         with Store(folder, resume=resume) as store:
@@ -86,13 +91,14 @@ def run_suite(
                 run_id=info.run_id,
                 environment=info.environment_fingerprint,
                 progress=progress,
+                traces=traces(folder) if traces is not None else None,
             )
             try:
                 runner.run(planned, info.seed, before=before, budget_s=budget_s)
             except Interruption as error:
                 interruption = error
             if interruption is not None or runner.records or info.ended_at is None:
-                _end(store, info, str(interruption or "complete"))
+                end(store, info, str(interruption or "complete"))
     return Finished(
         folder=folder,
         interruption=interruption,
@@ -107,25 +113,34 @@ def _is_failure(record: Record) -> bool:
     return proved_wrong or not BROKEN_FLAGS.isdisjoint(record.flags)
 
 
-def _describe(
-    suite: Suite, planned: Sequence[PlannedCase], machine: Machine, budget_s: float
-) -> RunInfo:
+def describe(suite: dict[str, Any], machine: Machine, *, seed: int) -> RunInfo:
+    """A run that begins now.
+
+    Args:
+        suite: what ``run.json`` says of what is run.
+        machine: where.
+        seed: of the order of launches.
+    """
     environment = collect(machine)
     return RunInfo(
         run_id=secrets.token_hex(6),
-        suite={
-            "name": suite.name,
-            "description": suite.description,
-            "source": Path(suite.source).name,
-            "budget_s": budget_s,
-            "planned": _plain(planned),
-        },
+        suite=suite,
         environment=environment,
         environment_fingerprint=fingerprint(environment),
-        seed=secrets.randbelow(2**31),
+        seed=seed,
         versions=versions(),
         started_at=_now(),
     )
+
+
+def _described(suite: Suite, planned: Sequence[PlannedCase], budget_s: float) -> dict[str, Any]:
+    return {
+        "name": suite.name,
+        "description": suite.description,
+        "source": Path(suite.source).name,
+        "budget_s": budget_s,
+        "planned": _plain(planned),
+    }
 
 
 def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) -> RunInfo:
@@ -161,7 +176,8 @@ def _plain(planned: Sequence[PlannedCase]) -> list[dict[str, Any]]:
     return plain
 
 
-def _end(store: Store, info: RunInfo, by: str) -> None:
+def end(store: Store, info: RunInfo, by: str) -> None:
+    """Note that the run is over, and what ended it."""
     info.ended_at, info.ended_by = _now(), by
     store.write_run(info)
 
@@ -170,7 +186,7 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _new_folder(name: str) -> Path:
+def new_folder(name: str) -> Path:
     """A folder that no other run has, also when two start in the same second."""
     stamp = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     safe = file_name(name)

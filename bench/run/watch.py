@@ -53,7 +53,7 @@ class Watch:
         self._ended_s: dict[BaseProcess, float] = {}
         self._ending = False
         """Whether processes that end from now on may have been killed from here."""
-        self._expected = expected
+        self.expected = expected
         self._limits = limits
         self._launch_s = launch_s
         self._folder = folder
@@ -94,7 +94,7 @@ class Watch:
 
     def _watch(self) -> None:
         next_look_s = self._began_s
-        while not self._over.wait(POLL_S if len(self.processes) == self._expected else START_S):
+        while not self._over.wait(POLL_S if len(self.processes) == self.expected else START_S):
             self._look()
             self._note_ends()
             now = time.monotonic()

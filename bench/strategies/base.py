@@ -130,6 +130,13 @@ class Session(Protocol):
         Categories: parameters, buffers, optimizer_state; a sharded tensor counts with its own part.
         """
 
+    def held_addresses(self) -> dict[int, str]:
+        """Category by address of each allocation that this process knows it holds right now.
+
+        Of its first device: parameters, gradients, buffers, optimizer_state, and what else a
+        strategy keeps. Empty where a strategy cannot tell.
+        """
+
     def close(self) -> None:
         """Drop what refers to the process group, so that it can be destroyed."""
 
@@ -223,6 +230,21 @@ def on_device(index: int) -> record_function:
     return record_function(device_range(index))
 
 
+def is_shard(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, of which this device holds a part."""
+    return hasattr(tensor, "_local_tensor")
+
+
+def addresses(tensors: Iterable[Any]) -> Iterator[int]:
+    """Where the allocations begin that some tensors stand in, as far as this device holds them."""
+    for tensor in tensors:
+        part = getattr(tensor, "_local_tensor", tensor)
+        if not isinstance(part, Tensor):
+            continue
+        dense = [part._indices(), part._values()] if part.is_sparse else [part]
+        yield from (one.untyped_storage().data_ptr() for one in dense)
+
+
 def local_bytes(tensors: Iterable[Any]) -> int:
     """Bytes that this device holds of some tensors; whatever is no tensor counts nothing."""
     parts = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
@@ -256,6 +278,8 @@ class ModuleSession:
     """What one device would hold of a parameter or gradient. Collective where it is sharded."""
     casts_itself: bool = False
     """Whether the wrapper computes in a narrow type by itself: then there is no autocast."""
+    is_sharded: bool = False
+    """Whether the model's parameters are DTensors, but for those that are gathered right now."""
     state_keeper: Optimizer | None = None
     """What holds this device's share of the optimizer's state, where that is another object."""
     make_scaler: Callable[[Context], GradScaler] = plain_scaler
@@ -329,6 +353,20 @@ class ModuleSession:
             "optimizer_state": sum(local_bytes(state.values()) for state in states),
         }
         return [held]
+
+    def held_addresses(self) -> dict[int, str]:
+        """See ``Session``."""
+        parameters = list(self.problem.model.parameters())
+        gathered = [one for one in parameters if self.is_sharded and not is_shard(one)]
+        states = (self.state_keeper or self.optimizer).state.values()
+        held = {
+            "parameters": parameters,
+            "unsharded_parameters": gathered,
+            "buffers": self.problem.model.buffers(),
+            "gradients": [one.grad for one in parameters if one.grad is not None],
+            "optimizer_state": [part for state in states for part in state.values()],
+        }
+        return {address: name for name, tensors in held.items() for address in addresses(tensors)}
 
     def close(self) -> None:
         """See ``Session``: the wrapper holds the group."""

@@ -26,6 +26,7 @@ from bench.strategies.base import (
     ModuleSession,
     Session,
     Strategy,
+    addresses,
     autocast,
     local_bytes,
     moving,
@@ -99,6 +100,15 @@ class _InAutocast(nn.Module):
             return self.model(*inputs)
 
 
+def _held(replica: nn.Module) -> dict[str, list[Tensor]]:
+    parameters = list(replica.parameters())
+    return {
+        "parameters": [*parameters],
+        "buffers": list(replica.buffers()),
+        "gradients": [one.grad for one in parameters if one.grad is not None],
+    }
+
+
 def _replicas(model: nn.Module, count: int) -> list[nn.Module]:
     replicas = [model]
     for index in range(1, count):
@@ -164,6 +174,16 @@ class ReplicaSession(ModuleSession):
             for replica in self.replicas[1:]
         ]
         return [*super().held_bytes(), *copies]
+
+    def held_addresses(self) -> dict[int, str]:
+        """See ``Session``; of all devices, whose allocations are told apart elsewhere."""
+        copies = {
+            address: name
+            for replica in self.replicas[1:]
+            for name, tensors in _held(replica).items()
+            for address in addresses(tensors)
+        }
+        return super().held_addresses() | copies
 
     def close(self) -> None:
         """See ``Session``."""

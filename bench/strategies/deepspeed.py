@@ -275,6 +275,10 @@ class DeepSpeedSession:
         }
         return [held]
 
+    def held_addresses(self) -> dict[int, str]:
+        """See ``Session``: DeepSpeed's own buffers cannot be told apart."""
+        return {}
+
     def close(self) -> None:
         """See ``Session``: the engine holds hooks and buffers."""
         self.engine.destroy()

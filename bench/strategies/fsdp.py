@@ -133,6 +133,7 @@ def prepare(problem: Problem, context: Context) -> Session:
         read_buckets=lambda: sizes,
         whole=lambda tensor: _whole(tensor, context.device),
         casts_itself=narrow is not None,
+        is_sharded=True,
     )
 
 
@@ -239,6 +240,7 @@ STRATEGIES = (
         summary="fully_shard (FSDP2): parameters, gradients, optimizer state sharded by unit",
         processes="per_device",
         communicates=True,
+        can_skip_sync=True,
         options=FSDPOptions,
         casts=sharding.casts,
         group_sizes=group_sizes,

@@ -95,6 +95,7 @@ STRATEGIES = (
         summary="ZeroRedundancyOptimizer over DDP: the optimizer's state sharded (ZeRO stage 1)",
         processes="per_device",
         communicates=True,
+        can_skip_sync=True,
         only_shards="optimizer_state",
         options=ZeroOptions,
         flags=flags,

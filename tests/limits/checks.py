@@ -131,6 +131,22 @@ def fidelity_ddp() -> list[Limit]:
     return [_ratio_limit("fidelity: blocks of DDP on two ranks", ratios)]
 
 
+def comm() -> list[Limit]:
+    """Our all-reduces against a loop written by hand, in turns within a launch."""
+    cores = probe_in_server().cores[:2]
+    command = [*TORCHRUN, "--nproc-per-node=2", "-m", "tests.limits.comm_turns", *map(str, cores)]
+    ratios = msgspec.json.decode(_python(command), type=list[float])
+    middle = statistics.median(ratios)
+    return [
+        Limit(
+            "all-reduces of 1 MiB and more against a bare loop, median over the sizes",
+            f"{middle:.3f} (sizes: {', '.join(f'{one:.2f}' for one in ratios)})",
+            "0.9 to 1.1",
+            0.9 <= middle <= 1.1,
+        )
+    ]
+
+
 def _engine(session: FakeSession, clock: HostClock) -> Engine:
     return Engine(
         session=session,
@@ -283,6 +299,7 @@ CHECKS: Sequence[tuple[str, Callable[[], list[Limit]]]] = [
         page,
         fidelity_single,
         fidelity_ddp,
+        comm,
         suites,
     )
 ]

@@ -353,7 +353,7 @@ def test_the_memory_pass_gives_a_peak_where_nothing_drifts() -> None:
         job="memory",
     )  # fmt: skip
     assert record.memory.peak_allocated_bytes == [3000, 3000]
-    assert record.memory.by_category["parameters"] == [700, 700]
+    assert record.memory.held_by_category["parameters"] == [700, 700]
     assert record.flags == []
     record = record_of(
         outcome(0, allocations=steady), outcome(1, allocations=drifting), job="memory"

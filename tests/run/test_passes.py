@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +12,7 @@ import pytest
 
 from bench.plan.case import Case
 from bench.records.record import CollectiveCost, Communication, Record
-from bench.run.handover import Job, RankOutcome
+from bench.run.handover import Job, RankOutcome, TraceWish
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.rounds import process_count
@@ -83,7 +86,9 @@ def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(launcher: Launch
     assert operations["all_gather"].calls == 2 * units - 1
     assert operations["all_reduce"].calls == units
     assert operations["all_reduce"].payload_bytes == pytest.approx(parameter_bytes(), rel=0.02)
-    assert found.sync_cost_s is None
+    assert found.sync_cost_s is not None  # of the scattering alone
+    assert found.standalone_s is not None
+    assert found.standalone_s > 0
 
 
 def test_dp_says_what_it_moves_and_hides_none_of_it(launcher: Launcher) -> None:
@@ -158,7 +163,7 @@ def test_tensor_memory_is_what_lives_from_step_to_step_and_what_comes_and_goes(
 def test_sharding_halves_what_a_device_holds(launcher: Launcher) -> None:
     record, _ = run(launcher, planned_case("transformer:tiny", "fsdp", 2), "memory")
     assert record.memory is not None
-    held = record.memory.by_category
+    held = record.memory.held_by_category
     assert held is not None
     for share in held["parameters"]:
         assert share == pytest.approx(parameter_bytes() / 2, rel=0.02)
@@ -186,3 +191,82 @@ def test_sparse_gradients_cost_less_to_reduce(launcher: Launcher) -> None:
         assert record.memory is not None
         found[sparse] = record.memory.peak_allocated_bytes[0] or 0
     assert 0 < found[True] < 0.7 * found[False]
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "zero"])
+def test_what_the_peak_is_made_of_is_told(launcher: Launcher, strategy: str) -> None:
+    devices = 1 if strategy == "single" else 2
+    record, _ = run(launcher, planned_case("transformer:tiny", strategy, devices), "memory")
+    memory = record.memory
+    assert memory is not None
+    assert memory.by_category is not None
+    assert memory.held_by_category is not None
+    for device, peak in enumerate(memory.peak_allocated_bytes):
+        parts = {name: sizes[device] for name, sizes in memory.by_category.items()}
+        assert sum(parts.values()) == peak
+        assert peak is not None
+        assert parts.get("unexplained", 0) <= 0.02 * peak
+        held = memory.held_by_category
+        assert parts["parameters"] == pytest.approx(held["parameters"][device], rel=0.02)
+        assert parts["optimizer_state"] == pytest.approx(held["optimizer_state"][device], rel=0.02)
+        if strategy == "ddp":
+            assert parts["buckets"] == parameter_bytes()
+        if strategy == "fsdp":
+            assert 0 < parts["unsharded_parameters"] <= parameter_bytes()
+    timeline = memory.timeline
+    assert timeline is not None
+    assert 2 < len(timeline.at_s) <= 101
+    totals = [sum(moment) for moment in zip(*timeline.by_category.values(), strict=True)]
+    assert max(totals) == memory.peak_allocated_bytes[0]
+
+
+def test_a_step_has_its_operations_counted(launcher: Launcher) -> None:
+    found = {}
+    for devices in (1, 2):
+        strategy = "single" if devices == 1 else "ddp"
+        record, _ = run(launcher, planned_case("transformer:tiny", strategy, devices), "timing")
+        assert record.compute is not None
+        assert record.compute.reason is None
+        found[devices] = record.compute.step_flops or 0
+        assert (record.compute.matrix_flops_per_s or 0) > 1e8
+    assert found[2] == 2 * found[1]
+    # Six operations for each parameter of a matrix and token, and attention on top.
+    matrices = sum(
+        parameter.numel()
+        for name, parameter in build("transformer").model.named_parameters()
+        if parameter.dim() == 2 and "position" not in name
+    )
+    tokens = planned_case("transformer:tiny", "single", 1).per_device_batch * 32
+    assert 6 * matrices * tokens <= found[1] <= 1.5 * 6 * matrices * tokens
+
+
+def test_traces_are_left_for_the_tools_that_read_them(launcher: Launcher, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    case = planned_case("transformer:tiny", "ddp", 2)
+
+    def leave(wish: TraceWish) -> list[RankOutcome]:
+        _, outcomes = launcher.launch_case(
+            case, SHORT, "communication", launch=0, processes=2, trace=wish
+        )
+        return list(outcomes)
+
+    outcomes = leave(TraceWish(folder=str(folder)))
+    assert [one.trace_problem for one in outcomes] == [None, None]
+    assert sorted(path.name for path in folder.iterdir()) == ["rank0.json", "rank1.json"]
+    for rank in (0, 1):
+        text = (folder / f"rank{rank}.json").read_text(encoding="utf-8")
+        assert re.search(rf'"rank":\s+{rank}', text)  # as Holistic Trace Analysis looks for it
+        document = json.loads(text)
+        assert "host_name" not in document
+        names = [event["name"] for event in document["traceEvents"]]
+        steps = names.count("ProfilerStep#0"), names.count("ProfilerStep#1")
+        assert steps == (1, 1)
+        assert names.count("forward") == names.count("backward") == names.count("optimizer")
+        assert any(name.startswith("bucket 0 (") for name in names)
+    only = tmp_path / "only"
+    leave(TraceWish(folder=str(only), ranks=(1,)))
+    assert [path.name for path in only.iterdir()] == ["rank1.json"]
+    none = tmp_path / "none"
+    first, _ = leave(TraceWish(folder=str(none), limit_bytes=1000))
+    assert first.trace_problem == "no trace: a single step is larger than its limit"
+    assert not none.exists()

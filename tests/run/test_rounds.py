@@ -16,7 +16,7 @@ from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records
-from bench.run.handover import Assignment, Failure, Job, RankOutcome
+from bench.run.handover import Assignment, Failure, Job, RankOutcome, TraceWish
 from bench.run.rounds import Runner
 from bench.run.schedule import Estimate, Step, further_round, schedule
 from tests.analyze.test_scaling import timing
@@ -88,6 +88,7 @@ class FakeLauncher:
         launch: int,
         processes: int,
         reference: Path | None = None,
+        trace: TraceWish | None = None,
     ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
         self.jobs.append((job, case.id))
         answer = self.answers.get(job)

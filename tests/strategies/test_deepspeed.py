@@ -283,7 +283,7 @@ class TestEngine:
     def test_each_device_holds_its_share(self, launcher: Launcher, stage: int) -> None:
         record, outcomes = run(launcher, zero_case(stage, **NEEDED[stage]), "memory")
         assert record.memory is not None
-        held = record.memory.by_category
+        held = record.memory.held_by_category
         assert held is not None
         model, world = parameter_bytes(), 2
         shares = {"optimizer_state": 1, "parameters": 3, "master_parameters": 1}

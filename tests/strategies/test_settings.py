@@ -268,12 +268,12 @@ def test_checkpointing_lowers_the_peak(launcher: Launcher) -> None:
         case = msgspec.structs.replace(case, workload_options=deep)
         record, _ = run(launcher, case, "memory")
         assert record.memory is not None
-        assert record.memory.by_category is not None
+        assert record.memory.held_by_category is not None
         peak = record.memory.peak_allocated_bytes[0]
         assert peak is not None
         # Gradients stand beside the parameters at the peak; what is left are activations.
-        held = sum(sizes[0] for sizes in record.memory.by_category.values())
-        found[is_on] = peak - held - record.memory.by_category["parameters"][0]
+        held = sum(sizes[0] for sizes in record.memory.held_by_category.values())
+        found[is_on] = peak - held - record.memory.held_by_category["parameters"][0]
     assert 0 < found["true"] < 0.4 * found["false"]
 
 

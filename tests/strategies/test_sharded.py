@@ -159,7 +159,7 @@ def test_each_device_holds_its_share_of_what_is_sharded(launcher: Launcher) -> N
     ):
         record, _ = run(launcher, planned(strategy, {}).case, "memory")
         assert record.memory is not None
-        held = record.memory.by_category
+        held = record.memory.held_by_category
         assert held is not None
         for share in held["parameters"]:
             assert share == pytest.approx(parameters * parameter_bytes(), rel=0.02)

@@ -1,0 +1,1 @@
+"""Collectives alone: what each backend makes of each size, on this machine."""

@@ -1,0 +1,100 @@
+"""A row's own collectives alone: its messages in their order, back to back, nothing in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import distributed
+
+from bench.measure.clock import LAST_PHASE, Clock
+from bench.measure.device import Device
+from bench.measure.operations import CARRIED, Call, make_call, type_named
+from bench.measure.trace import Span, StepsTrace
+
+WARM_UP, REPEATS = 1, 7
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective of a step."""
+
+    operation: str
+    size: int
+    """Bytes as ``Span.payload_bytes`` counts them."""
+    dtype: str
+    """Of its elements, as ``operations.DTYPES`` names it."""
+
+
+def messages_of(trace: StepsTrace, steps: int, ranks: int) -> list[Message] | None:
+    """What is communicated in the first steps of a trace, in order.
+
+    Args:
+        trace: of the profiled steps.
+        steps: of them, after which they repeat themselves.
+        ranks: of the whole group.
+
+    Returns:
+        None where that cannot be carried out again: a message of unknown size, or within a part of
+        the ranks, or moved by the strategy itself.
+    """
+    spans = trace.spans[: len(trace.spans) * steps // trace.steps]
+    found = [_message(span, ranks) for span in spans]
+    known = [one for one in found if one is not None]
+    return known if known and len(known) == len(found) else None
+
+
+def _message(span: Span, ranks: int) -> Message | None:
+    if span.operation not in CARRIED or not span.payload_bytes or span.ranks not in {None, ranks}:
+        return None
+    dtype = type_named(span.item_type)
+    return Message(operation=span.operation, size=span.payload_bytes, dtype=dtype)
+
+
+def measure_alone(
+    messages: Sequence[Message] | None, device: Device, *, rank: int, ranks: int
+) -> list[list[float]]:
+    """Seconds of each message, for each of some repeats; nothing where they are not known.
+
+    All ranks together: they carry out what the first one has seen, since two threads of a backend
+    may have begun two messages in either order.
+
+    Args:
+        messages: of one round of steps, as this rank has seen them.
+        device: of this process.
+        rank: of this process.
+        ranks: of the group.
+    """
+    shared: list[bytes] = [msgspec.json.encode(messages)]
+    distributed.broadcast_object_list(shared, src=0, device=torch.device("cpu"))
+    agreed = msgspec.json.decode(shared[0], type=list[Message] | None)
+    if agreed is None:
+        return []
+    calls: dict[Message, Call] = {}
+    for one in agreed:
+        if one not in calls:
+            calls[one] = make_call(
+                one.operation,
+                size=one.size,
+                dtype=one.dtype,
+                device=device.torch_device,
+                rank=rank,
+                ranks=ranks,
+            )
+            calls[one].clear()
+    clock = device.clock()
+    row = [calls[one] for one in agreed]
+    repeats = [_row(clock, row) for _ in range(WARM_UP + REPEATS)]
+    return repeats[WARM_UP:]
+
+
+def _row(clock: Clock, row: Sequence[Call]) -> list[float]:
+    clock.reserve(len(row) + 2)
+    distributed.all_reduce(torch.zeros(1))  # all begin together; on the host
+    clock.start()
+    for number, call in enumerate(row):
+        call.run()
+        clock.mark(f"call.{number}")
+    clock.mark(LAST_PHASE)
+    phases = clock.stop().phase_s
+    return [phases[f"call.{number}"][0] for number in range(len(row))]

@@ -1,0 +1,114 @@
+"""Charts of what fills the memory: at the peak, and over one step. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.analyze.rows import Row
+from bench.records.record import Memory
+from bench.report.cells import GIB
+from bench.report.drawing import CHARACTERS_PER_INCH, Looks, add_legend, new_figure
+
+CATEGORIES = {
+    "parameters": "#0072b2",
+    "master_parameters": "#4f9fd0",
+    "unsharded_parameters": "#56b4e9",
+    "optimizer_state": "#009e73",
+    "buffers": "#999933",
+    "gradients": "#d55e00",
+    "buckets": "#e69f00",
+    "activations": "#cc79a7",
+    "communication": "#882255",
+    "data": "#bbbbbb",
+    "workspace": "#dddddd",
+    "unexplained": "#4d4d4d",
+}
+"""Bottom to top: what is always there first."""
+MOST_PANELS, COLUMNS = 12, 3
+
+
+def has_parts(row: Row) -> bool:
+    """Whether it is known what the row's peak is made of."""
+    return row.memory is not None and bool(row.memory.by_category)
+
+
+def parts_of(memory: Memory) -> dict[str, int]:
+    """Bytes of each category on the device that holds most."""
+    table = memory.by_category or {}
+    totals = [sum(device) for device in zip(*table.values(), strict=True)]
+    if not totals:
+        return {}
+    fullest = totals.index(max(totals))
+    return {name: values[fullest] for name, values in table.items()}
+
+
+def peak_figure(rows: Sequence[Row]) -> Any:
+    """What each row's peak is made of, on the device that holds most."""
+    shown = [row for row in rows if has_parts(row)]
+    looks = Looks(rows)
+    names = [f"{looks.label(row)} x{row.case.world_size}" for row in shown]
+    longest = max(map(len, names))
+    figure, axes = new_figure(5.4 + longest / CHARACTERS_PER_INCH, 1.2 + 0.3 * len(shown))
+    left = [0.0] * len(shown)
+    parts = [parts_of(row.memory) for row in shown if row.memory is not None]
+    for name in _present(parts):
+        widths = [one.get(name, 0) / GIB for one in parts]
+        axes.barh(
+            names, widths, left=left, color=CATEGORIES.get(name, "#000000"),
+            label=name.replace("_", " "), height=0.7,
+        )  # fmt: skip
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.margins(y=0.01)
+    axes.invert_yaxis()
+    axes.set_xlabel("GiB of live tensors at their peak, on the device that holds most")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    add_legend(figure, axes)
+    return figure
+
+
+def timeline_figure(rows: Sequence[Row]) -> Any:
+    """What is alive over a step, a panel a row; of the first rows where there are many."""
+    shown = [row for row in rows if row.memory is not None and row.memory.timeline is not None]
+    shown = shown[:MOST_PANELS]
+    looks = Looks(rows)
+    columns = min(COLUMNS, len(shown))
+    lines = -(-len(shown) // columns)
+    figure, first = new_figure(3.4 * columns + 0.4, 2.1 * lines + 0.5)
+    first.remove()
+    panels = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    found = [
+        one.memory.timeline
+        for one in shown
+        if one.memory is not None and one.memory.timeline is not None
+    ]
+    names = _present([{k: max(v) for k, v in one.by_category.items() if v} for one in found])
+    for panel, row, timeline in zip(panels.flat, shown, found, strict=False):
+        heights = [
+            [value / GIB for value in timeline.by_category.get(name, [0] * len(timeline.at_s))]
+            for name in names
+        ]
+        panel.stackplot(
+            [at * 1e3 for at in timeline.at_s], *heights, step="post",
+            colors=[CATEGORIES.get(name, "#000000") for name in names],
+            labels=[name.replace("_", " ") for name in names], linewidth=0,
+        )  # fmt: skip
+        panel.set_title(f"{looks.label(row)} x{row.case.world_size}", fontsize=8, loc="left")
+        panel.margins(x=0)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=7)
+    for panel in panels.flat[len(shown) :]:
+        panel.set_axis_off()
+    for panel in panels[:, 0]:
+        panel.set_ylabel("GiB", fontsize=8)
+    figure.supxlabel("ms since the profiled step began; the profile slows it", fontsize=8)
+    add_legend(figure, panels.flat[0])
+    return figure
+
+
+def _present(parts: Sequence[dict[str, int]]) -> list[str]:
+    """Categories that anything is in, in the order of ``CATEGORIES``, then others."""
+    found = {name for one in parts for name, size in one.items() if size > 0}
+    known = [name for name in CATEGORIES if name in found]
+    return known + sorted(found - set(known))

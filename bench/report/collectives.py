@@ -1,0 +1,322 @@
+"""The page of collectives alone: tables, NCCL against gloo, and the bus bandwidth over the size."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from tabulate import tabulate
+
+from bench.errors import OutputError, RecordsError, one_line
+from bench.records.collectives import Collective, Limit, iterate_collectives
+from bench.records.record import RunInfo
+from bench.records.store import RUN, read_run, write_atomically
+from bench.report.cells import DASH
+from bench.report.drawing import Chart, charts_in, new_figure, save
+from bench.report.markup import escape, picture
+from bench.report.summary import machine_lines
+
+REPORT, CHARTS = "report.md", "charts"
+GIGA = 1e9
+"""Of bandwidths, as nccl-tests has them: 1 GB is 10^9 bytes."""
+PUBLISHED = (
+    "Published, on one A100 machine, for 100 MB: 1.2 ms over NCCL against 87 ms over gloo (an "
+    "article on going from DP to DDP; it names neither the ranks nor where the tensors were)."
+)
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
+"""Of numbers of ranks and backends: Okabe and Ito's."""
+MARKERS = "osD^vP*X"
+HOW_TO_READ = """\
+A call is timed alone, all ranks having started it together, and again in rows of calls back to
+back. *Time* is that of one call alone on the slowest rank: the median of all calls, and between
+which two times eight in ten of them lay. *algbw* is the size over that time. *busbw* is algbw times
+2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and 1 for
+the others, so that it can be compared with the rate of a link (NVIDIA's nccl-tests,
+PERFORMANCE.md): one rank has none. *Back to back* is the busbw of calls in a row. 1 GB is 10^9
+bytes; sizes are the whole output of an all-gather, the whole input of a reduce-scatter, and all
+that a rank sends in an all-to-all. Send and receive go around in a ring, all ranks at once. Results
+are checked before and after with values that differ from rank to rank and are exact in each type.
+What gloo reaches is effective: its threads share the cores with what they serve.
+"""
+
+
+class Line(NamedTuple):
+    """What stands in one column, or is one line of a chart."""
+
+    backend: str
+    world_size: int
+
+    def __str__(self) -> str:
+        return f"{self.backend} x{self.world_size}"
+
+
+def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limit]]:
+    """A folder of ``bench comm``.
+
+    Raises:
+        RecordsError: it is none.
+    """
+    info = read_run(folder)
+    try:
+        limits = msgspec.convert(info.suite.get("limits", []), list[Limit])
+    except msgspec.ValidationError as error:
+        raise RecordsError(f"{folder / RUN}: suite.limits: {error}") from error
+    return info, list(iterate_collectives(folder)), limits
+
+
+def write_collectives(folder: Path) -> Path:
+    """Make ``report.md`` and its charts from the folder's rows; returns the page's path.
+
+    Raises:
+        RecordsError: the folder holds no rows.
+        OutputError: the report cannot be written.
+    """
+    info, rows, limits = load_collectives(folder)
+    path = folder / REPORT
+    try:
+        charts = draw(rows, limits, folder / CHARTS)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
+    except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
+        warnings.warn(f"the report has no charts: {error}", stacklevel=2)
+        charts = []
+    try:
+        write_atomically(path, page(info, rows, limits, charts).encode())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def page(
+    info: RunInfo,
+    rows: Sequence[Collective],
+    limits: Sequence[Limit],
+    charts: Sequence[Chart] = (),
+) -> str:
+    """The whole page as GitHub renders it."""
+    parts = ["# Collectives alone", *(f"- {escape(one)}" for one in found(rows, limits))]
+    parts = [parts[0], "\n".join(parts[1:])]
+    parts += [picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts]
+    parts += ["## NCCL against gloo", *_against(rows)]
+    for op, of_op in _grouped(rows, lambda row: row.op):
+        parts.append(f"## {escape(op)}")
+        for number, (dtype, some) in enumerate(_grouped(of_op, lambda row: row.dtype)):
+            text = table(some)
+            if number and text:
+                text = f"<details><summary>{escape(dtype)}</summary>\n\n{text}\n\n</details>"
+            parts.append(text if number else f"{escape(dtype)}:\n\n{text}" if text else "")
+        parts.append("\n".join(f"- {escape(one)}" for one in reasons(of_op)))
+    parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", machine_lines(info)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
+    """What a reader wants to know first, a sentence each."""
+    for limit in limits:
+        at_once = "" if limit.ranks == 1 else f", {limit.ranks} ranks at the same time"
+        yield f"Limit, measured in this run: {limit.what} {_rate(limit.bytes_per_s)} GB/s{at_once}."
+    for (op, line), some in _grouped(rows, lambda row: (row.op, line_of(row))):
+        good = [row for row in some if row.status == "ok" and row.back_to_back_busbw_bytes_per_s]
+        if not good:
+            continue
+        best = max(good, key=lambda row: row.back_to_back_busbw_bytes_per_s or 0.0)
+        least = min(good, key=lambda row: (row.bytes, row.median_s or 0.0))
+        assert least.median_s is not None, "it succeeded"
+        yield (
+            f"{op} over {line.backend} on {line.world_size} ranks: up to "
+            f"{_rate(best.back_to_back_busbw_bytes_per_s)} GB/s on the bus back to back (busbw, "
+            f"{size_of(best.bytes)} of {best.dtype}), and {duration_of(least.median_s)} for "
+            f"{size_of(least.bytes)}."
+        )
+
+
+def _against(rows: Sequence[Collective]) -> list[str]:
+    """Rows that differ in their backend alone, side by side; or why there are none."""
+    good = {row.key: row for row in rows if row.status == "ok"}
+    body = []
+    for key, gloo in good.items():
+        op, backend, device, dtype, world_size, size = key
+        nccl = good.get((op, "nccl", device, dtype, world_size, size))
+        if backend == "gloo" and nccl is not None and gloo.median_s and nccl.median_s:
+            ratio = gloo.median_s / nccl.median_s
+            times = [duration_of(nccl.median_s), duration_of(gloo.median_s)]
+            body.append([op, device, dtype, world_size, size_of(size), *times, f"{ratio:.3g}"])
+    if body:
+        heads = ["operation", "tensors on", "type", "ranks", "size", "NCCL", "gloo", "gloo / NCCL"]
+        return [_tabulated(body, heads, texts=3), PUBLISHED]
+    why = next((row.reason for row in rows if row.backend == "nccl" and row.reason), None)
+    return [f"NCCL: n/a ({escape(why or 'it was not asked for')}).", PUBLISHED]
+
+
+def table(rows: Sequence[Collective]) -> str:
+    """One operation in one type: a line a size, two columns a backend and number of ranks."""
+    good = [row for row in rows if row.status == "ok"]
+    lines = list(dict.fromkeys(map(line_of, good)))
+    if not lines:
+        return ""
+    # Sizes are rounded to whole elements for each rank: those of one place go together.
+    places: dict[int, dict[Line, Collective]] = {}
+    for line in lines:
+        own = sorted((row for row in good if line_of(row) == line), key=lambda row: row.bytes)
+        for row in own:
+            places.setdefault(_nearest(row.bytes, places, row.world_size), {})[line] = row
+    body = [
+        [size_of(size), *itertools.chain(*(_cells(there.get(line)) for line in lines))]
+        for size, there in sorted(places.items())
+    ]
+    heads = [
+        "size",
+        *itertools.chain(
+            *((f"{line}: time", "algbw, GB/s", "busbw, GB/s", "back to back") for line in lines)
+        ),
+    ]
+    return _tabulated(body, heads, texts=1)
+
+
+def _nearest(size: int, places: Iterable[int], ranks: int) -> int:
+    """The line of a table that a size belongs to."""
+    return next((one for one in places if abs(one - size) < 4 * max(ranks, 8)), size)
+
+
+def _cells(row: Collective | None) -> list[str]:
+    if row is None or row.median_s is None or row.low_s is None or row.high_s is None:
+        return [DASH] * 4
+    spread = f"{duration_of(row.median_s)} ({duration_of(row.low_s)}-{duration_of(row.high_s)})"
+    rates = [
+        row.algbw_bytes_per_s,
+        row.busbw_bytes_per_s,
+        row.back_to_back_busbw_bytes_per_s,
+    ]
+    return [spread, *(_rate(rate) for rate in rates)]
+
+
+def reasons(rows: Sequence[Collective]) -> list[str]:
+    """Why rows of one operation have no figure, and what must be said of others, each once."""
+    said: dict[str, list[Collective]] = {}
+    for row in rows:
+        if row.status != "ok":
+            said.setdefault(f"{row.status.replace('_', ' ')}: {row.reason}", []).append(row)
+        for flag in row.flags:
+            said.setdefault(FLAGS.get(flag, flag), []).append(row)
+    return [f"{_which(some)}: {why}" for why, some in said.items()]
+
+
+FLAGS = {"oversubscribed": "more ranks than cores, so that they wait for each other's turn"}
+
+
+def _which(rows: Sequence[Collective]) -> str:
+    lines = ", ".join(dict.fromkeys(str(line_of(row)) for row in rows))
+    sizes = sorted({row.bytes for row in rows})
+    if len(sizes) == 1:
+        return f"{lines}, {size_of(sizes[0])}"
+    return f"{lines}, {size_of(sizes[0])} to {size_of(sizes[-1])}"
+
+
+def line_of(row: Collective) -> Line:
+    """Where a row belongs."""
+    return Line(row.backend, row.world_size)
+
+
+def size_of(size: int) -> str:
+    """Bytes for people, in powers of 1024.
+
+    >>> size_of(1024), size_of(67108864), size_of(100_000_000), size_of(12)
+    ('1 KiB', '64 MiB', '95.4 MiB', '12 B')
+    """
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} B"
+
+
+def duration_of(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration_of(0.0000123), duration_of(0.0123), duration_of(1.23)
+    ('12.3 us', '12.3 ms', '1.23 s')
+    """
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def _rate(rate: float | None) -> str:
+    return DASH if rate is None else f"{rate / GIGA:.3g}"
+
+
+def _tabulated(body: Sequence[Sequence[object]], heads: Sequence[str], *, texts: int) -> str:
+    alignment = ["left"] * texts + ["right"] * (len(heads) - texts)
+    return tabulate(
+        body, heads, tablefmt="github", disable_numparse=True, colalign=alignment if body else None
+    )
+
+
+def _grouped(rows: Iterable[Collective], key: Any) -> Iterator[tuple[Any, list[Collective]]]:
+    """Rows that agree in something, in the order in which they first came."""
+    groups: dict[Any, list[Collective]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    yield from groups.items()
+
+
+def draw(rows: Sequence[Collective], limits: Sequence[Limit], folder: Path) -> list[Chart]:
+    """Bus bandwidth over the size: a chart a type, a panel an operation, a line a column."""
+    with charts_in(folder, ["busbw-*"]) as charts:
+        for dtype, some in _grouped(rows, lambda row: row.dtype):
+            shown = [row for row in some if row.back_to_back_busbw_bytes_per_s is not None]
+            if shown:
+                title = one_line(f"Bus bandwidth of {dtype}, calls back to back")
+                figure = _panels(shown, limits)
+                figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+                charts.append(save(figure, folder / f"busbw-{dtype}", title))
+    return charts
+
+
+def _panels(rows: Sequence[Collective], limits: Sequence[Limit]) -> Any:
+    ops = list(dict.fromkeys(row.op for row in rows))
+    columns = min(3, len(ops))
+    lines = sorted({line_of(row) for row in rows})
+    figure, _ = new_figure(3.2 * columns + 0.4, 2.6 * -(-len(ops) // columns) + 0.7)
+    figure.clear()
+    panels = figure.subplots(-(-len(ops) // columns), columns, squeeze=False, sharex=True)
+    top = max(row.back_to_back_busbw_bytes_per_s or 0.0 for row in rows) / GIGA
+    for panel, op in itertools.zip_longest(panels.flat, ops):
+        if op is None:
+            panel.set_axis_off()
+            continue
+        for number, line in enumerate(lines):
+            points = sorted(
+                (row.bytes, row.back_to_back_busbw_bytes_per_s / GIGA)
+                for row in rows
+                if row.op == op
+                and line_of(row) == line
+                and row.back_to_back_busbw_bytes_per_s is not None
+            )
+            panel.plot(
+                [size for size, _ in points], [rate for _, rate in points], label=str(line),
+                color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
+                markersize=4, linewidth=1.4,
+            )  # fmt: skip
+        for limit in limits:
+            if limit.ranks > 1 and limit.bytes_per_s / GIGA < 3 * top:
+                style = {"memory copy": ":", "loopback": "--"}.get(limit.what, "-.")
+                panel.axhline(
+                    limit.bytes_per_s / GIGA, color="#777777", linewidth=1, linestyle=style,
+                    label=f"{limit.what}, {limit.ranks} ranks at once",
+                )  # fmt: skip
+        panel.set_title(op, fontsize=9, loc="left")
+        panel.set_xscale("log", base=2)
+        panel.set_ylim(0, None)
+        panel.grid(alpha=0.3)
+        panel.xaxis.set_major_formatter(lambda size, _: size_of(int(size)))
+        panel.tick_params(axis="x", labelsize=7)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("busbw, GB/s")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return figure
