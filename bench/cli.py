@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -153,12 +154,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
     from bench.report.page import load, plain, write_report
 
     _info, records, rows = load(finished.folder)
-    trouble: OutputError | None = None
-    try:
-        report = f"report in {write_report(finished.folder)}"
-    except OutputError as error:  # no row is lost to that
-        trouble = error
-        report = f"no report: {error}; bench report {finished.folder} makes it once it can"
+    report, is_written = _reported(write_report, finished.folder)
     if finished.interruption is not None:
         _say(
             f"bench: stopped by {finished.interruption}; what was measured so far: {report}; "
@@ -168,12 +164,12 @@ def run(  # noqa: PLR0913 - options, each known by its name
     _print_while_read(
         f"{plain(rows)}\n\n{len(records)} records in {finished.folder / 'records.jsonl'}\n{report}"
     )
-    if trouble is not None:
+    if not is_written:
         _say(f"bench: {report}")
     if not any(row.samples_per_s is not None for row in rows):
         reasons = dict.fromkeys(str(row.reason) for row in rows)
         _say(f"bench: nothing was measured: {next(iter(reasons), 'nothing was planned')}")
-    if finished.has_failures or trouble is not None:
+    if finished.has_failures or not is_written:
         raise typer.Exit(1)
 
 
@@ -286,17 +282,17 @@ def comm(  # noqa: PLR0913 - options, each known by its name
     from bench.report.nccl_tests import nccl_tests
 
     _info, rows, limits = load_collectives(finished.folder)
-    report_file = write_collectives(finished.folder)
+    report, is_written = _reported(write_collectives, finished.folder)
     if form == "nccl-tests":
         _print_json(nccl_tests(rows))
     elif json or form == "json":
         _print_json(rows)
     else:
         _print_while_read("\n".join(found(rows, limits)))
-    _say(f"report in {report_file}")
+    _say(report if is_written else f"bench: {report}")
     if finished.interruption is not None:
         raise typer.Exit(finished.interruption.exit_code)
-    if finished.has_failures:
+    if finished.has_failures or not is_written:
         raise typer.Exit(1)
 
 
@@ -333,6 +329,14 @@ def doctor(
         _print(table(findings, shutil.get_terminal_size().columns))
     if any(one.status == "bad" for one in findings):
         raise typer.Exit(1)
+
+
+def _reported(write: Callable[[Path], Path], folder: Path) -> tuple[str, bool]:
+    """Write a report: what is to be said of it, and whether it is there. No row is lost to that."""
+    try:
+        return f"report in {write(folder)}", True
+    except OutputError as error:
+        return f"no report: {error}; bench report {folder} makes it once it can", False
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

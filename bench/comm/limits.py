@@ -12,6 +12,7 @@ import torch
 from torch import distributed
 
 from bench.measure.device import Device
+from bench.measure.operations import slowest
 from bench.records.collectives import Limit
 from bench.run.process import Place
 
@@ -44,7 +45,7 @@ def _copy(device: Device) -> float:
         target.copy_(source)
         device.synchronize()
 
-    return COPIED / _slowest(_median_s(copy))
+    return COPIED / slowest(_median_s(copy))
 
 
 def _loopback(place: Place) -> float:
@@ -63,7 +64,7 @@ def _loopback(place: Place) -> float:
         peer = socket.create_connection((ADDRESS, int(port)))
     with peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return SENT / _slowest(_median_s(lambda: _exchange(peer)))
+        return SENT / slowest(_median_s(lambda: _exchange(peer)))
 
 
 def _exchange(peer: socket.socket) -> None:
@@ -88,15 +89,8 @@ def _median_s(work: Callable[[], None]) -> float:
     """Seconds of one of several repeats, all ranks having started each together."""
     spent: list[float] = []
     for _ in range(REPEATS):
-        _slowest(0.0)
+        slowest(0.0)
         begin = time.perf_counter()
         work()
         spent.append(time.perf_counter() - begin)
     return statistics.median(spent)
-
-
-def _slowest(seconds: float) -> float:
-    """Over all ranks; on host tensors, so that no device is involved."""
-    agreed = torch.tensor(seconds, dtype=torch.float64)
-    distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
-    return agreed.item()

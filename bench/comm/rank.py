@@ -16,7 +16,7 @@ from bench.comm.limits import measure_limits
 from bench.comm.sweep import Group, Point
 from bench.measure.clock import LAST_PHASE, Clock
 from bench.measure.device import Device, is_out_of_memory, open_device
-from bench.measure.operations import Call, make_call
+from bench.measure.operations import Call, make_call, slowest
 from bench.plan.case import Limits
 from bench.run.handover import RankOutcome, Times
 from bench.run.phases import DONE, Note, Notebook
@@ -38,7 +38,7 @@ class CommAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
     group: Group
     points: list[Point]
-    """None where the limits of the machine are to be measured."""
+    """Empty where the limits of the machine are to be measured."""
     folder: str
     cores: tuple[tuple[int, ...], ...]
     """Per device."""
@@ -105,13 +105,6 @@ class _Collectives:
         self._notebook.write(Note(phase=phase, since_s=time.monotonic()))
 
 
-def slowest(value: float) -> float:
-    """Largest value over all ranks; on host tensors, so that no device is involved."""
-    agreed = torch.tensor(value, dtype=torch.float64)
-    distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
-    return agreed.item()
-
-
 def measure(point: Point, number: int, device: Device, place: Place) -> Times:
     """Check and time one point; all ranks of the group together.
 
@@ -138,8 +131,7 @@ def measure(point: Point, number: int, device: Device, place: Place) -> Times:
     if slowest(float(call is None)) or call is None:  # or the others would wait for this rank
         return Times(number=number, out_of_memory=True, reason=reason)
     problem = _problem_of(call, device, place.rank)
-    failed = slowest(float(problem is not None))
-    if failed:
+    if slowest(float(problem is not None)):
         return Times(number=number, reason=problem)
     aligned = torch.zeros(1, device=device.torch_device)
     clock = device.clock()
@@ -157,11 +149,9 @@ def measure(point: Point, number: int, device: Device, place: Place) -> Times:
     rows = _within(PATIENCE_S / (in_row * pilot_s), LEAST_ROWS, MOST_ROWS)
     row_s = [calls(in_row) for _ in range(rows)]
     problem = _problem_of(call, device, place.rank)
-    failed = slowest(float(problem is not None))
     return Times(
         number=number,
         reason=f"after {WARM_UP + alone + rows * in_row} calls: {problem}" if problem else None,
-        failed_elsewhere=bool(failed) and problem is None,
         carried_by=carrier(device.torch_device),
         isolated_s=isolated_s,
         row_s=row_s,

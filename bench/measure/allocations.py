@@ -26,7 +26,7 @@ UNSHARDED = "FSDP::all_gather_copy_out"
 FLATTEN = "aten::flatten_dense_tensors"
 """Makes another one where a collective is the very next thing; else what it makes may stay, as the
 parameters of ZeRO do."""
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD = "forward"
 POINTS = 100
 """Of a timeline, at most."""
 

@@ -67,6 +67,13 @@ def type_named(spelling: str | None) -> str:
     return NAMES.get((spelling or "").lower(), "fp32")
 
 
+def slowest(value: float) -> float:
+    """Largest value over all ranks; on host tensors, so that no device is involved."""
+    agreed = torch.tensor(value, dtype=torch.float64)
+    distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
+    return agreed.item()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One collective on buffers of its own."""

@@ -9,8 +9,8 @@ import torch
 from torch import distributed
 
 from bench.measure.clock import LAST_PHASE, Clock
-from bench.measure.device import Device
-from bench.measure.operations import CARRIED, Call, make_call, type_named
+from bench.measure.device import Device, is_out_of_memory
+from bench.measure.operations import CARRIED, Call, make_call, slowest, type_named
 from bench.measure.trace import Span, StepsTrace
 
 WARM_UP, REPEATS = 1, 7
@@ -70,27 +70,42 @@ def measure_alone(
     agreed = msgspec.json.decode(shared[0], type=list[Message] | None)
     if agreed is None:
         return []
-    calls: dict[Message, Call] = {}
-    for one in agreed:
-        if one not in calls:
-            calls[one] = make_call(
-                one.operation,
-                size=one.size,
-                dtype=one.dtype,
-                device=device.torch_device,
-                rank=rank,
-                ranks=ranks,
-            )
-            calls[one].clear()
+    calls = _calls(agreed, device, rank=rank, ranks=ranks)
+    if slowest(float(calls is None)) or calls is None:  # or the others would wait for this rank
+        return []
     clock = device.clock()
     row = [calls[one] for one in agreed]
     repeats = [_row(clock, row) for _ in range(WARM_UP + REPEATS)]
     return repeats[WARM_UP:]
 
 
+def _calls(
+    messages: Sequence[Message], device: Device, *, rank: int, ranks: int
+) -> dict[Message, Call] | None:
+    """Each of the messages on buffers of its own; None where memory does not suffice for them."""
+    calls: dict[Message, Call] = {}
+    try:
+        for one in messages:
+            if one not in calls:
+                calls[one] = make_call(
+                    one.operation,
+                    size=one.size,
+                    dtype=one.dtype,
+                    device=device.torch_device,
+                    rank=rank,
+                    ranks=ranks,
+                )
+                calls[one].clear()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return calls
+
+
 def _row(clock: Clock, row: Sequence[Call]) -> list[float]:
     clock.reserve(len(row) + 2)
-    distributed.all_reduce(torch.zeros(1))  # all begin together; on the host
+    slowest(0.0)  # all begin together
     clock.start()
     for number, call in enumerate(row):
         call.run()

@@ -1,4 +1,4 @@
-"""Traces for people's tools: one file a rank, as Perfetto and Holistic Trace Analysis read them.
+"""Traces for people's tools: one file a rank, in the format that Perfetto reads.
 
 What torch exports is kept as it is, but for what says where it was made. Added are the steps, under
 the name by which tools know them, the phases of each step, and DDP's buckets, each as a range of

@@ -107,8 +107,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why there is no figure; None where there is one, or another rank knows."""
     out_of_memory: bool = False
-    failed_elsewhere: bool = False
-    """Whether another rank's result was wrong."""
     carried_by: str | None = None
     isolated_s: list[float] = []
     """Of every call alone."""

@@ -19,6 +19,7 @@ from bench.measure.allocations import read_allocations
 from bench.measure.clock import MarkingClock
 from bench.measure.compilation import CompileWatch, end_compiler
 from bench.measure.counters import Counters
+from bench.measure.device import is_out_of_memory
 from bench.measure.flops import Work, matrix_rate
 from bench.measure.memory import minor_faults
 from bench.measure.observers import observers
@@ -110,7 +111,12 @@ def measure_time(rank: Rank) -> Session:
 def _work_of(rank: Rank) -> Work:
     """What a step computes, and the device's rate: after all that is timed, once for each case."""
     rank.slowest(0.0)
-    rate = matrix_rate(rank.device, rank.case.precision)
+    rate: float | None = None
+    try:
+        rate = matrix_rate(rank.device, rank.case.precision)
+    except (RuntimeError, MemoryError) as error:  # no measured window is lost to that
+        if not is_out_of_memory(error):
+            raise
     counted = rank.count_flops() if rank.rank == 0 else Work()
     return msgspec.structs.replace(counted, matrix_flops_per_s=rate)
 

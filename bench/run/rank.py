@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.measure.compilation import CompileWatch, bound_compiler, own_cores
 from bench.measure.device import Device
 from bench.measure.flops import Work, count_flops
+from bench.measure.operations import slowest
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, Job, RankOutcome
@@ -224,9 +225,7 @@ class Rank:
         """Largest value over all ranks; on host tensors, so no device is involved."""
         if self.processes == 1:
             return value
-        agreed = torch.tensor(value, dtype=torch.float64)
-        distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
-        return agreed.item()
+        return slowest(value)
 
 
 def _is_within_ddp(session: Session) -> bool:

@@ -63,13 +63,10 @@ def verdict(
         allowed = LOSS_TOLERANCE + _swing(reference.losses)
         later = parity.compare_losses(shown.losses, reference, after, tolerance=allowed)
     compared = [same, shown.final, later, *_deviations(shown)]
-    if shown.compressed is not None and shown.compressed.error < COMPRESSED:
-        nothing = "fp64: the first gradient to be compressed is exact: nothing was compressed"
-    else:
-        nothing = None
     problems = [f"fp64: {one}" for one in compared if one is not None and not one.passed]
     problems += [f"fp64: {one}" for one in apart(shown, exactness, rhythm)]
-    problems += [nothing] if nothing is not None else []
+    if shown.compressed is not None and shown.compressed.error < COMPRESSED:
+        problems.append("fp64: the gradient is exact after compression: nothing was compressed")
     problems += [f"{precision}: {one}" for one in native if not one.passed]
     reason = "; ".join(problems) or None
     if reason is None and exact_steps is None and native[0].loosest >= PROVES_NOTHING:
