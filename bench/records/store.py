@@ -41,13 +41,15 @@ class Store:
         self.folder = folder
         self._records: IO[bytes] | None = None
         self._has_rows = False
+        self._can_resume = name == RECORDS
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._records = (folder / name).open("ab", buffering=0)
             fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not resume and self._records.tell() > 0:
+                or_resume = ", or --resume them" if self._can_resume else ""
                 raise OutputError(
-                    f"{folder}: holds results already; choose another --out, or --resume them"
+                    f"{folder}: holds results already; choose another --out{or_resume}"
                 )
             _cut_partial_line(self._records, folder / name)
             self._has_rows = self._records.tell() > 0
@@ -103,10 +105,9 @@ class Store:
     def _cannot_be_written(self, error: OSError) -> OutputError:
         if not self._has_rows:
             return OutputError(f"{self.folder}: cannot be written: {error.strerror}")
-        return WriteError(
-            f"{self.folder}: cannot be written: {error.strerror}; the rows before are there, and "
-            "--resume goes on with them"
-        )
+        goes_on = ", and --resume goes on with them" if self._can_resume else ""
+        reason = f"cannot be written: {error.strerror}"
+        return WriteError(f"{self.folder}: {reason}; the rows before are there{goes_on}")
 
     def write_run(self, info: RunInfo) -> None:
         """Replace ``run.json`` in one step, so that no reader ever sees half of it.
