@@ -1,0 +1,66 @@
+"""``bench plan`` and ``bench list``: what would run, and what a suite can name."""
+# ruff: noqa: PLC0415 - what needs torch is imported once it is needed
+
+from __future__ import annotations
+
+import shutil
+from typing import Annotated, Literal
+
+import typer
+
+from bench.cli.options import FilterOption, JsonOption, SuiteArgument
+from bench.cli.output import print_json, print_text
+from bench.errors import one_line
+
+
+def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = False) -> None:
+    """Show the cases of a suite in order, and every skip with its reason."""
+    show_plan(suite, only=only, launches=None, json=json)
+
+
+def show_plan(suite: str, *, only: str | None, launches: int | None, json: bool) -> None:
+    """Print the plan; counts come last."""
+    from bench.measure.machine import probe_in_child
+    from bench.plan.suite import load_suite
+
+    described = load_suite(suite)
+    from bench.plan.matrix import expand
+
+    planned = expand(described, probe_in_child(), only=only, launches=launches)
+    if json:
+        print_json(planned)
+        return
+    for number, one in enumerate(planned, start=1):
+        twin = "   twin" if one.case.twin else "   rung" if one.rung_below else ""
+        note = f"{twin}   skipped: {one_line(one.skip_reason)}" if one.skip_reason else twin
+        note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
+        print_text(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
+    from bench.run.schedule import schedule
+
+    skips = sum(one.skip_reason is not None for one in planned)
+    print_text(
+        f"cases: {len(planned)}, {skips} of them skipped; launches: {len(schedule(planned, 0))}, "
+        "proofs and the passes for communication and memory included"
+    )
+    if described.budget_s and launches is None:
+        print_text(f"and up to {described.budget_s:g} s more where intervals are wider than asked")
+
+
+def list_(
+    what: Annotated[
+        Literal["workloads", "strategies", "settings", "suites"],
+        typer.Argument(help="What to list."),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """List what a suite can name."""
+    from bench.plan import catalogue
+
+    entries = getattr(catalogue, what)()
+    if json:
+        print_json(entries)
+        return
+    width = min(shutil.get_terminal_size().columns, 100)
+    for entry in entries:
+        for line in catalogue.lines(entry, width):
+            print_text(line)
