@@ -9,7 +9,6 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchvision.models import resnet152
 
 from workloads.base import (
     MAX_PROOF_BATCH,
@@ -50,6 +49,8 @@ def facts(options: ResNetOptions) -> Facts:
 
 def build(options: ResNetOptions, build: Build) -> Problem:
     """Model, cross-entropy loss, and random images with random labels."""
+    from torchvision.models import resnet152  # noqa: PLC0415 - planning needs no model
+
     torch.manual_seed(build.seed)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model: nn.Module = resnet152(num_classes=options.num_classes)
