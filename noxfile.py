@@ -48,15 +48,27 @@ def tests(session: nox.Session) -> None:
     run_python(session, "-m", "pytest", *session.posargs)
 
 
-@nox.session(reuse_venv=True, requires=["env"])
-def deepspeed(session: nox.Session) -> None:
-    """The tests of DeepSpeed, which is in an environment of its own. Arguments go to pytest."""
-    # What the shared environment has is seen from here, so that torch is not installed again.
+def see_shared_packages(session: nox.Session) -> None:
+    """Let an environment of its own see what the shared one has: torch is not installed again."""
     shared = next((HERE / ".nox" / "env" / "lib").glob("python*/site-packages"))
     (own,) = Path(session.virtualenv.location).glob("lib/python*/site-packages")
     (own / "shared.pth").write_text(f"{shared}\n")
+
+
+@nox.session(reuse_venv=True, requires=["env"])
+def deepspeed(session: nox.Session) -> None:
+    """The tests of DeepSpeed, which is in an environment of its own. Arguments go to pytest."""
+    see_shared_packages(session)
     session.install("-e", ".[deepspeed]")
     session.run("python", "-m", "pytest", "-m", "deepspeed", *session.posargs)
+
+
+@nox.session(reuse_venv=True, requires=["env"])
+def traces(session: nox.Session) -> None:
+    """Whether Holistic Trace Analysis, in an environment of its own, reads what --trace leaves."""
+    see_shared_packages(session)
+    session.install("HolisticTraceAnalysis")
+    session.run("python", "-m", "pytest", "-m", "hta", "tests/measure", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"])

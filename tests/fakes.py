@@ -163,6 +163,8 @@ class Misbehaving(ModuleSession):
     count: int = 0
 
     def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
+        if self.fault == "late" and self.context.rank == self.context.world_size - 1:
+            time.sleep(misbehaviour.LATE_S)
         loss = super().micro_step(batch, sync=sync and self.fault != "local", mark=mark)
         if self.fault == "one_tensor_local" and self.context.rank == 0:
             gradient = self.problem.model.get_parameter("norm.bias").grad
@@ -236,6 +238,7 @@ NEVER_COMPRESSED = dataclasses.replace(
 LOCAL = _misbehaving("local")
 ONE_TENSOR_LOCAL = _misbehaving("one_tensor_local")
 SUMMED = _misbehaving("summed")
+LATE = _misbehaving("late")
 
 
 def __getattr__(name: str) -> Strategy:

@@ -24,6 +24,7 @@ from workloads.base import Problem
 
 FLOOD_BYTES = 100_000_000
 SLOW_S = 0.4
+LATE_S = 0.2
 
 
 def _raise(_: Any) -> None:

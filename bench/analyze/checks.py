@@ -20,6 +20,9 @@ SLOWED = 1.25
 """Times a timed step that a profiled one may take before its figures are not the timed step's."""
 CONTRADICTS, CONTRADICTS_SHARE = 2.0, 0.05
 """Times one figure, and of the step, by which another must exceed it to contradict it."""
+LATE_SHARE, LATE_STEP = 0.75, 0.1
+"""Part of all waiting that one rank causes, and of the step that it lasts, which make it the one
+that holds the others up: among equal ranks each causes its part."""
 OVER_LINK = 1.05
 """Factor over a link's rate from which a bandwidth cannot be the link's alone."""
 
@@ -75,6 +78,8 @@ FLAGS = {
     "communication_contradicts": "its figures of communication do not go together: synchronisation"
     " costs far more than moving the bytes and waiting, or far less than the part that nothing"
     " hides, or the bytes move far faster within the step than alone; trust none of them",
+    "straggler": "one rank comes late to the collectives and the others wait for it, which is not"
+    " counted as communication",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
     " back to the system and asks for again, which says nothing of the strategy",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
@@ -168,6 +173,8 @@ def flags_of_figures(
     profiled_step_s = communication.profiled_step_s
     if profiled_step_s and step_s and profiled_step_s > SLOWED * step_s:
         flags.append("profile_slowed")
+    if straggler(communication) is not None:
+        flags.append("straggler")
     if step_s and contradicts(communication, sync_cost, step_s):
         flags.append("communication_contradicts")
     fastest = max(
@@ -176,6 +183,16 @@ def flags_of_figures(
     if link_bytes_per_s is not None and fastest > OVER_LINK * link_bytes_per_s:
         flags.append("over_link_rate")
     return flags
+
+
+def straggler(communication: Communication) -> int | None:
+    """The rank that holds the others up; None where none stands out."""
+    share, wait_s = communication.late_share, communication.wait_s
+    step_s = communication.profiled_step_s
+    if not share or not wait_s or not step_s:
+        return None
+    stands_out = share >= LATE_SHARE and wait_s >= LATE_STEP * step_s
+    return communication.late_rank if stands_out else None
 
 
 def contradicts(communication: Communication, sync_cost: Estimate | None, step_s: float) -> bool:

@@ -62,6 +62,10 @@ class Costs:
     """Of that, when nothing was computed; on the rank where it is longest."""
     wait_s: float
     """For peers that came late to a collective, on the rank that waited longest."""
+    late_rank: int | None
+    """That the others waited for most; None where nobody waited, or in one process alone."""
+    late_share: float | None
+    """Of all waiting, the part that this rank has caused."""
 
     @property
     def hidden_fraction(self) -> float | None:
@@ -89,12 +93,36 @@ def costs(traces: Sequence[StepsTrace], ranks: int | None) -> Costs:
             busiest = max(busiest, (exposed, total(moving)))
             wait_s = max(wait_s, total(without(waiting, moving)))
     exposed_s, busy_s = busiest
+    late_rank, late_share = _latest(traces)
     return Costs(
         collectives=_by_operation(traces[0], shortest, ranks),
         busy_s=busy_s / steps,
         exposed_s=exposed_s / steps,
         wait_s=wait_s / steps,
+        late_rank=late_rank,
+        late_share=late_share,
     )
+
+
+def _latest(traces: Sequence[StepsTrace]) -> tuple[int | None, float | None]:
+    """The rank that is last at the collectives for which the others wait, and its part of that.
+
+    A collective's last rank is the one that takes least time for it; what the one that takes most
+    does so longer is the waiting that the last one has caused.
+    """
+    durations: dict[str, dict[int, float]] = {}
+    for rank, trace in enumerate(traces):
+        for span in trace.spans:
+            durations.setdefault(span.key, {})[rank] = span.duration_s
+    caused = dict.fromkeys(range(len(traces)), 0.0)
+    for ranks in durations.values():
+        last = min(ranks, key=ranks.__getitem__)
+        caused[last] += max(ranks.values()) - ranks[last]
+    everything = sum(caused.values())
+    if everything <= 0:
+        return None, None
+    latest = max(caused, key=caused.__getitem__)
+    return latest, caused[latest] / everything
 
 
 def _devices(trace: StepsTrace) -> list[int]:

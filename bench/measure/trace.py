@@ -139,7 +139,11 @@ def read_steps(
         on_accelerator: look for computation among the kernels, not the operators.
     """
     frame = find_range(events, STEPS)
-    inside = [event for event in events if event["ph"] == "X" and _is_within(event, frame)]
+    inside = [
+        _clipped(event, frame)
+        for event in events
+        if event["ph"] == "X" and _is_within(event, frame)
+    ]
     spans = sorted(_spans(inside, world_size), key=lambda span: span.begin_s)
     if on_accelerator:
         computation = _kernel_computation(inside)
@@ -172,6 +176,12 @@ def _interval(event: Event) -> Interval:
 def _is_within(event: Event, frame: Event) -> bool:
     begin: float = frame["ts"]
     return bool(begin <= event["ts"] <= begin + frame["dur"])
+
+
+def _clipped(event: Event, frame: Event) -> Event:
+    """Without what lies behind the steps: a thread of gloo's may report long after its work."""
+    left: float = frame["ts"] + frame["dur"] - event["ts"]
+    return {**event, "dur": left} if event.get("dur", 0) > left else event
 
 
 def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:

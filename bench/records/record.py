@@ -197,6 +197,10 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """Of that, while nothing is computed."""
     wait_s: Change | None = None
     """For ranks that come late to a collective, on the rank that waits longest."""
+    late_rank: Whole | None = None
+    """That the others wait for most."""
+    late_share: Seconds | None = None
+    """Of all waiting, the part that this rank causes."""
     hidden_fraction: Change | None = None
     """Share of ``busy_s`` during which something is computed."""
     profiled_step_s: Seconds | None = None

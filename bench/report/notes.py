@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Literal
 
-from bench.analyze.checks import FLAGS
+from bench.analyze.checks import FLAGS, straggler
 from bench.analyze.rows import Row
 from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
@@ -21,6 +21,7 @@ DETAILED_FLAGS = frozenset(
         "shared_cores",
         "profile_slowed",
         "communication_contradicts",
+        "straggler",
         "allocations_drift",
         "allocations_unseen",
     }
@@ -121,6 +122,20 @@ def _notes_of_details(row: Row) -> Iterator[str]:
     if row.samples_per_s is not None and row.own_speedup.reason is not None:
         yield f"not compared with itself: {row.own_speedup.reason}"
     yield from _sync_note(row)
+    if (late := _late_note(row)) is not None:
+        yield late
+
+
+def _late_note(row: Row) -> str | None:
+    """Which rank the others wait for, where one stands out."""
+    found = row.communication
+    rank = None if found is None else straggler(found)
+    if found is None or rank is None or not found.wait_s:
+        return None
+    return (
+        f"the others wait for rank {rank}: {found.wait_s * 1e3:.0f} ms a step, and it causes"
+        f" {found.late_share:.0%} of all waiting"
+    )
 
 
 def _sync_note(row: Row) -> Iterator[str]:

@@ -360,6 +360,8 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
         exposed_s=found.exposed_s,
         # A process that moves everything itself, in turn, waits for nobody and hides nothing.
         wait_s=None if is_alone else found.wait_s,
+        late_rank=found.late_rank,
+        late_share=found.late_share,
         hidden_fraction=None if is_alone else found.hidden_fraction,
         profiled_step_s=max(trace.step_s for trace in traces),
         standalone_s=_standalone_s(case, outcomes),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.analyze.checks import contradicts
+from bench.analyze.checks import contradicts, straggler
 from bench.analyze.stats import Estimate
 from bench.records.record import Communication
 
@@ -36,3 +36,19 @@ def test_figures_that_cannot_all_be_right_are_found(
     figures: dict[str, Any], sync_cost: Estimate | None, expected: bool
 ) -> None:
     assert contradicts(Communication(**figures), sync_cost, STEP_S) is expected
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "share", "expected"),
+    [
+        (0.2, 0.9, 3),  # a fifth of the step, nearly all of it because of one
+        (0.2, 0.6, None),  # now this rank is late, now that one
+        (0.05, 1.0, None),  # too short to matter
+        (None, None, None),
+    ],
+)
+def test_a_rank_that_holds_the_others_up_is_named(
+    wait_s: float | None, share: float | None, expected: int | None
+) -> None:
+    found = Communication(wait_s=wait_s, late_share=share, late_rank=3, profiled_step_s=1.0)
+    assert straggler(found) == expected

@@ -55,9 +55,17 @@ def test_a_late_rank_makes_the_other_wait_which_is_not_communication(tmp_path: P
     late = [kernel("gemm", 100, 600), all_reduce(600, 700)]
     found = cost_of(tmp_path, early, late)
     assert microseconds(found.wait_s) == 300
+    assert (found.late_rank, found.late_share) == (1, 1)
     assert microseconds(found.busy_s) == 100
     assert microseconds(found.exposed_s) == 100
     assert found.hidden_fraction == pytest.approx(0)
+
+
+def test_what_is_reported_after_the_steps_is_no_part_of_them(tmp_path: Path) -> None:
+    # The steps end at 1000; a thread says at 1500 that its collective is over.
+    found = cost_of(tmp_path, [all_reduce(900, 1500)], [all_reduce(900, 1100)])
+    assert microseconds(found.busy_s) == 100
+    assert found.wait_s == 0
 
 
 @pytest.mark.parametrize(

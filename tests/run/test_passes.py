@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.analyze.checks import straggler
 from bench.plan.case import Case
 from bench.records.record import CollectiveCost, Communication, Record
 from bench.run.handover import Job, RankOutcome, TraceWish
@@ -17,6 +18,7 @@ from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.rounds import process_count
 from tests.fakes import SHORT
+from tests.misbehaviour import LATE_S
 from tests.strategies.test_contract import COMPLETE, planned_case
 from tests.workloads.test_workloads import build
 
@@ -72,6 +74,16 @@ def test_ddp_reduces_every_gradient_once_a_step(launcher: Launcher) -> None:
     assert reduce.wire_bytes_minimum == parameter_bytes()  # 2 (n - 1) / n for two ranks
     assert reduce.busy_s > 0
     assert found.sync_cost_s is not None
+
+
+def test_a_late_rank_is_named_and_costs_no_communication(launcher: Launcher) -> None:
+    found = communication(launcher, "tests.fakes:LATE")
+    check_times(found)
+    assert found.busy_s is not None
+    assert found.wait_s is not None
+    assert found.wait_s > 0.75 * LATE_S
+    assert found.busy_s < 0.25 * LATE_S
+    assert (straggler(found), found.late_rank) == (1, 1)
 
 
 def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(launcher: Launcher) -> None:
