@@ -18,11 +18,18 @@ from bench.measure.trace import GLOO, Event, find_range
 COMMUNICATION_BUFFERS = (
     "c10d::_reduce_scatter",
     "c10d::reduce_scatter",
+    "c10d::allgather_",
     "FSDP::all_gather (",
 )
 """Beginnings of ranges in which buffers are made that collectives work on, and let go of."""
-UNSHARDED = "FSDP::all_gather_copy_out"
-"""In which FSDP makes whole parameters of what it has gathered."""
+UNSHARDED = (
+    "FSDP::all_gather_copy_out",
+    "FullyShardedDataParallel._pre_forward",
+    "FullyShardedDataParallel._pre_backward",
+)
+"""In which FSDP, and its first version, make whole parameters of what they gather."""
+REDUCED = ("FSDP::post_backward_reduce", "FullyShardedDataParallel._post_backward_hook")
+"""In which they copy the whole gradients of a unit into what they send, and let go of them."""
 FLATTEN = "aten::flatten_dense_tensors"
 """Makes another one where a collective is the very next thing; else what it makes may stay, as the
 parameters of ZeRO do."""
@@ -169,6 +176,17 @@ def _ends(event: Event) -> Interval:
     return event["ts"], event["ts"] + event["dur"]
 
 
+def _ranges(events: Sequence[Event], names: tuple[str, ...]) -> list[Interval]:
+    """Of these beginnings."""
+    return [
+        _ends(event) for event in events if event["ph"] == "X" and event["name"].startswith(names)
+    ]
+
+
+def _is_in(at: float, ranges: Sequence[Interval]) -> bool:
+    return any(begin <= at <= end for begin, end in ranges)
+
+
 class _Kinds:
     """What each block is for."""
 
@@ -192,11 +210,8 @@ class _Kinds:
         self._unseen = unseen
         self._bucket_bytes = frozenset(bucket_bytes)
         self._buckets = list(bucket_bytes)
-        self._unsharded = [
-            _ends(event)
-            for event in events
-            if event["ph"] == "X" and event["name"].startswith(UNSHARDED)
-        ]
+        self._unsharded = _ranges(events, UNSHARDED)
+        self._reduced = _ranges(events, REDUCED)
 
     def of(self, block: _Block) -> str:
         """The block's category."""
@@ -206,10 +221,12 @@ class _Kinds:
                 # A gradient that outlives its step is a view of its bucket.
                 lasts = name == "gradients" and block.born < self._begin
                 return "buckets" if lasts and block.size in self._bucket_bytes else name
-        if any(begin <= block.born <= end for begin, end in self._unsharded):
-            return "unsharded_parameters"
         if self._unseen.is_temporary(block.born):
             return "communication"
+        if _is_in(block.born, self._unsharded):
+            return "unsharded_parameters"
+        if _is_in(block.died, self._reduced) and not _is_in(block.born, self._reduced):
+            return "unsharded_gradients"
         if block.born < self._begin:
             return self._of_old(block)
         index = bisect.bisect_left(self._ends, block.born)

@@ -126,9 +126,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Resident memory of the process that drives the device, Python and libraries included."""
     by_category: dict[str, list[Bytes]] | None = None
     """What the peak of live tensors is made of, per device: parameters, buffers, optimizer_state,
-    gradients, buckets, unsharded_parameters, activations, communication, data, workspace, and
-    unexplained for what could not be told. Without ``held_by_category``, as in files written before
-    there was one: what that holds."""
+    gradients, buckets, unsharded_parameters, unsharded_gradients, activations, communication, data,
+    workspace, and unexplained for what could not be told. Without ``held_by_category``, as in files
+    written before there was one: what that holds."""
     held_by_category: dict[str, list[Bytes]] | None = None
     """What lives from step to step, per device: parameters, buffers, optimizer_state."""
     timeline: MemoryTimeline | None = None

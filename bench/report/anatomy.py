@@ -17,6 +17,7 @@ CATEGORIES = {
     "optimizer_state": "#009e73",
     "buffers": "#999933",
     "gradients": "#d55e00",
+    "unsharded_gradients": "#f0a070",
     "buckets": "#e69f00",
     "activations": "#cc79a7",
     "communication": "#882255",

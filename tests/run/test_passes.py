@@ -205,7 +205,7 @@ def test_sparse_gradients_cost_less_to_reduce(launcher: Launcher) -> None:
     assert 0 < found[True] < 0.7 * found[False]
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "zero"])
+@pytest.mark.parametrize("strategy", ["single", "dp", "ddp", "fsdp", "fsdp1", "zero"])
 def test_what_the_peak_is_made_of_is_told(launcher: Launcher, strategy: str) -> None:
     devices = 1 if strategy == "single" else 2
     record, _ = run(launcher, planned_case("transformer:tiny", strategy, devices), "memory")
@@ -223,8 +223,10 @@ def test_what_the_peak_is_made_of_is_told(launcher: Launcher, strategy: str) -> 
         assert parts["optimizer_state"] == pytest.approx(held["optimizer_state"][device], rel=0.02)
         if strategy == "ddp":
             assert parts["buckets"] == parameter_bytes()
-        if strategy == "fsdp":
+        if strategy in {"fsdp", "fsdp1"}:
             assert 0 < parts["unsharded_parameters"] <= parameter_bytes()
+        if strategy == "fsdp":
+            assert 0 < parts["unsharded_gradients"] <= parameter_bytes()
     timeline = memory.timeline
     assert timeline is not None
     assert 2 < len(timeline.at_s) <= 101
