@@ -103,6 +103,15 @@ def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(launcher: Launch
     assert found.standalone_s > 0
 
 
+@pytest.mark.parametrize("kind", ["full_shard", "shard_grad_op", "no_shard"])
+def test_the_first_fsdp_can_leave_synchronisation_out(launcher: Launcher, kind: str) -> None:
+    case = planned_case("transformer:tiny", "fsdp1", 2)
+    case = msgspec.structs.replace(case, options=case.options | {"sharding_strategy": kind})
+    record, _ = run(launcher, case, "communication")
+    assert record.communication is not None
+    assert record.communication.sync_pairs_s
+
+
 def test_dp_says_what_it_moves_and_hides_none_of_it(launcher: Launcher) -> None:
     found = communication(launcher, "dp")
     operations = by_operation(found)
