@@ -15,6 +15,7 @@ from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_va
 from bench.plan.fields import Settings
 from bench.plan.filter import Known, matching
 from bench.plan.fit import backend_of, flags_of, missing, scope_of
+from bench.plan.reader import words_of
 from bench.plan.registry import find_strategy, find_workload, split_reference
 from bench.plan.settings import problem_of
 from bench.plan.suite import Block, Suite
@@ -206,7 +207,8 @@ class BlockPlanner:
             return msgspec.convert(given, kind)
         except msgspec.ValidationError as error:
             message, _, inner = str(error).partition(" - at `$")
-            raise fail(message, path=path + inner.rstrip("`")) from error
+            place = inner.rstrip("`")
+            raise fail(_of_words(kind, given, place) or message, path=path + place) from error
         except Exception as error:  # a user's own check of the options
             raise fail(f"{type(error).__name__}: {error}", path=path) from error
 
@@ -360,6 +362,14 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _of_words(kind: type[Any], given: Mapping[str, Any], place: str) -> str | None:
+    """What is wrong with an option that takes one of some words; None for any other."""
+    types = {f".{one.name}": one.type for one in msgspec.structs.fields(kind)}
+    value = given.get(place.removeprefix("."))
+    words = words_of(types[place]) if place in types else []
+    return f"invalid value {value!r}{did_you_mean(str(value), words)}" if words else None
 
 
 def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

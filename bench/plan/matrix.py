@@ -7,6 +7,7 @@ an error before anything starts. What this machine lacks becomes a skip, and so 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -52,10 +53,14 @@ def expand(
     _check_size(suite, planners)
     wanted = matching(only, known)
     planned: dict[str, PlannedCase] = {}
+    empty: list[str] = []
     for planner in planners:
         block = planner.block
+        candidates = tuple(planner.expand())
+        if not candidates:  # on another machine it may match, so that it is no mistake
+            empty.append(block.path)
         # A twin goes with its original: alone it shows nothing.
-        for candidate in kept(planner.expand(), lambda one: wanted(_without_twin(one.case))):
+        for candidate in kept(candidates, lambda one: wanted(_without_twin(one.case))):
             first = planned.setdefault(candidate.case.id, candidate)
             if candidate.rung_below is not None:
                 planned[candidate.case.id] = _climbed(first, candidate, suite, block)
@@ -69,6 +74,8 @@ def expand(
     if not planned:
         what = "the filters of its blocks" if only is None else f"the filter {only!r}"
         raise BenchError(f"{suite.source}: no case matches {what}")
+    for path in empty:
+        warnings.warn(f"{suite.source}: {path}.filter: no case of this block matches", stacklevel=2)
     if launches is None:
         return tuple(planned.values())
     return tuple(

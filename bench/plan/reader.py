@@ -60,7 +60,7 @@ class Reader:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             message, _, inner = str(error).partition(" - at `$")
-            choice = _choices(kind)
+            choice = words_of(kind)
             if isinstance(value, str) and choice:
                 message = f"invalid value '{value}'{did_you_mean(value, choice)}"
             raise self.fail(
@@ -154,7 +154,7 @@ class Reader:
         return tuple(found)
 
 
-def _choices(kind: Any) -> list[str]:
+def words_of(kind: Any) -> list[str]:
     """The words that a Literal type allows."""
     schema = msgspec.json.schema(kind)
     choices = [schema, *schema.get("anyOf", ())]

@@ -138,6 +138,11 @@ def test_batches(extra: str, per_device: int, total: int) -> None:
         ),
         (block("", strategy="dpp"), "matrix[0].strategies[0]: unknown strategy 'dpp'; did you"),
         (
+            block("world_sizes: [2]", strategy="{fsdp1: {sharding_strategy: full}}"),
+            "matrix[0].strategies[0].fsdp1.sharding_strategy: invalid value 'full'; did you mean "
+            "'full_shard'? Known: full_shard, no_shard, shard_grad_op",
+        ),
+        (
             block("", strategy="{ddp: {bucket_cap: 1}}"),
             "matrix[0].strategies[0].ddp: ddp has no option 'bucket_cap'; did you mean",
         ),
@@ -390,6 +395,13 @@ def test_auto_means_the_accelerator_where_there_is_one() -> None:
     assert (one.case.cores_per_device, one.case.per_device_batch) == (None, 64)
     (one,) = plan(block("world_sizes: [2]", workload="resnet152"))
     assert (one.case.device, one.case.backend, one.case.preset) == ("cpu", "gloo", "cpu")
+
+
+def test_a_block_that_its_filter_empties_is_told() -> None:
+    one_block = "  - {workloads: [transformer:tiny], strategies: [single]"
+    with pytest.warns(UserWarning, match=r"matrix\[0\]\.filter: no case of this block matches"):
+        (one,) = plan(f"matrix:\n{one_block}, filter: world_size == 3}}\n{one_block}}}\n")
+    assert one.case.strategy == "single"
 
 
 def test_filters_of_the_block_and_of_the_command_line() -> None:
