@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from bench.cli.options import FilterOption, JsonOption, SuiteArgument
 from bench.cli.output import print_json, print_text
 from bench.errors import one_line
+from bench.plan.case import Case
 
 
 def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = False) -> None:
@@ -30,9 +32,11 @@ def show_plan(suite: str, *, only: str | None, launches: int | None, json: bool)
     if json:
         print_json(planned)
         return
+    different = told_apart([one.case for one in planned])
     for number, one in enumerate(planned, start=1):
         twin = "   twin" if one.case.twin else "   rung" if one.rung_below else ""
-        note = f"{twin}   skipped: {one_line(one.skip_reason)}" if one.skip_reason else twin
+        note = f"{different[one.case.id]}{twin}"
+        note += f"   skipped: {one_line(one.skip_reason)}" if one.skip_reason else ""
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         print_text(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
     from bench.run.schedule import schedule
@@ -64,3 +68,21 @@ def list_(
     for entry in entries:
         for line in catalogue.lines(entry, width):
             print_text(line)
+
+
+def told_apart(cases: Sequence[Case]) -> dict[str, str]:
+    """By id, the fields that tell a case from others whose ids differ in nothing but the hash."""
+    alike: dict[str, list[Case]] = {}
+    for case in cases:
+        alike.setdefault(case.id.rpartition("-")[0], []).append(case)
+    found: dict[str, str] = {}
+    for group in alike.values():
+        names = [
+            name
+            for name in Case.__struct_fields__
+            if name not in {"id", "label", "twin"}
+            and any(getattr(one, name) != getattr(group[0], name) for one in group)
+        ]
+        for case in group:
+            found[case.id] = "".join(f"   {name} {getattr(case, name)}" for name in names)
+    return found
