@@ -63,13 +63,13 @@ class _Collectives:
 
     def __init__(self, assignment: CommAssignment, place: Place) -> None:
         self._assignment = assignment
-        self._place = place
+        self.place = place
         self._outcome = RankOutcome(rank=place.rank)
-        self._notebook = Notebook(Path(assignment.folder), place.rank)
+        self._notebook = Notebook(Path(assignment.folder), place.local_rank)
 
     def do(self) -> None:
         """See ``Work``."""
-        assignment, place = self._assignment, self._place
+        assignment, place = self._assignment, self.place
         device = open_device(assignment.group, [place.local_rank], assignment.cores)
         device.claim()
         self._note("start", placement=placement())

@@ -22,7 +22,7 @@ from bench.run.handover import RankOutcome
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.loopback import loopback_variables
 from bench.run.progress import Lines, duration
-from bench.run.session import Finished, describe, end, new_folder
+from bench.run.session import Finished, describe, end, environment_of, new_folder
 from bench.run.signals import signals_raise
 from bench.run.watch import Watch
 
@@ -51,7 +51,9 @@ def run_sweep(sweep: Sweep, *, out: Path | None, scratch: Path, progress: Lines)
         planned = plan(sweep, machine)
         folder = out or new_folder(NAME)
         info = describe(
-            {"name": NAME, "description": "Collectives alone.", "planned": []}, machine, seed=0
+            {"name": NAME, "description": "Collectives alone.", "planned": []},
+            environment_of(machine, None, None),
+            seed=0,
         )
         failed = False
         interruption: Interruption | None = None

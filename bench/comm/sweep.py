@@ -54,6 +54,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     cores_per_device: int | None
     """On a CPU, the cores that make up one device; None on accelerators."""
+    nodes: int = 1
+    """Hosts, each with as many of the ranks."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):

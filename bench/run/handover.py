@@ -30,6 +30,40 @@ class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
     """Of each file."""
 
 
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A host among those of one launch, and where its ranks meet the others'."""
+
+    rank: int
+    nodes: int
+    address: str
+    """Of the launch's store, on node 0."""
+    port: int
+    interface: str | None = None
+    """Of this host, that leads to the others; None where it is not known."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one host is to launch."""
+
+    number: int
+    """Of the launch in its run, the same on all hosts."""
+    job: Job
+    case: Case
+    effort: Effort
+    launch: int
+    processes: int
+    """On this host."""
+    trace: TraceWish | None = None
+    retries: tuple[str, ...] = ()
+    node: Node | None = None
+    """None for processes that meet none of another host."""
+
+    @property
+    def first_rank(self) -> int:
+        """Of this host's processes, which all hosts have as many of."""
+        return self.node.rank * self.processes if self.node is not None else 0
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What the parent tells the processes of one launch, as a file."""
 
@@ -119,6 +153,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one process found out."""
 
     rank: int
+    host: str | None = None
+    """Name of the host that it ran on; None in a run of one host."""
     phase: str = "start"
     """How far it came: start, set-up, warm-up, window ..., done."""
     failure: Failure | None = None

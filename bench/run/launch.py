@@ -9,11 +9,9 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
-
 import msgspec
 
 from bench.errors import BenchError
@@ -27,10 +25,11 @@ from bench.records.record import Conditions
 from bench.run import server, worker
 from bench.run.elastic import read_outcomes, run_elastic
 from bench.run.ends import SERVER_DIED
-from bench.run.handover import Assignment, Job, RankOutcome, TraceWish
-from bench.run.loopback import loopback_variables
+from bench.run.handover import Assignment, Job, RankOutcome, Share, TraceWish
+from bench.run.hosts import Hosts
+from bench.run.loopback import loopback_variables, outward_variables
 from bench.run.phases import launch_limit_s
-from bench.run.retries import launch_with_retries
+from bench.run.retries import Launched, launch_with_retries
 from bench.run.watch import Watch
 
 
@@ -60,16 +59,18 @@ def _send_machine(sender: Connection) -> None:
 
 
 class Launcher:
-    """Launches on one host.
+    """Launches on this host, and on the others of its run.
 
     Args:
         scratch: private folder for references, outcomes and logs, which the caller removes.
         machine: whose cores and devices ranks are given.
+        hosts: that take part in the run; None for this one alone.
     """
 
-    def __init__(self, scratch: Path, machine: Machine) -> None:
+    def __init__(self, scratch: Path, machine: Machine, hosts: Hosts | None = None) -> None:
         self.scratch = scratch
         self.machine = machine
+        self.hosts = hosts
         self._count = 0
         self._told_of_sampler = False
 
@@ -85,6 +86,8 @@ class Launcher:
         Raises:
             BenchError: the new server does not answer.
         """
+        if self.hosts is not None:
+            self.hosts.renew(variables)
         server.renew_server(variables)
         context = multiprocessing.get_context(server.START_METHOD)
         child = context.Process(target=server.follow_server)  # type: ignore[attr-defined]
@@ -106,7 +109,7 @@ class Launcher:
         processes: int,
         reference: Path | None = None,
         trace: TraceWish | None = None,
-    ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
+    ) -> Launched:
         """Run one job of one case in fresh processes; returns one outcome for each.
 
         Args:
@@ -114,7 +117,7 @@ class Launcher:
             effort: how long.
             job: which pass.
             launch: which repeat.
-            processes: how many ranks this host starts.
+            processes: how many ranks each host starts.
             reference: file of the parity reference.
             trace: what a profile is to leave.
 
@@ -125,25 +128,43 @@ class Launcher:
         """
         if not server.serves(case.env):
             self.renew(case.env)
-        return launch_with_retries(
-            lambda retries: self._launch_once(
-                case,
-                effort,
-                job,
+
+        def launch_once(retries: tuple[str, ...]) -> Launched:
+            self._count += 1
+            share = Share(
+                number=self._count,
+                job=job,
+                case=case,
+                effort=effort,
                 launch=launch,
                 processes=processes,
-                reference=str(reference) if reference is not None else None,
                 trace=trace,
                 retries=retries,
             )
-        )
+            if self.hosts is None or case.nodes == 1:
+                return self.launch_share(share, reference)
+            return self.hosts.launch(
+                share, lambda own, elsewhere: self.launch_share(own, reference, elsewhere)
+            )
 
-    def _launch_once(
-        self, case: Case, effort: Effort, job: Job, *, processes: int, **told: Any
-    ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
-        """One attempt; ``told`` are fields of the assignment that the caller knows."""
+        return launch_with_retries(launch_once)
+
+    def launch_share(
+        self,
+        share: Share,
+        reference: Path | None = None,
+        elsewhere: Callable[[], bool] = lambda: False,
+    ) -> Launched:
+        """Launch what is this host's of a launch, once.
+
+        Args:
+            share: of this host.
+            reference: file of the parity reference, on this host.
+            elsewhere: whether processes of other hosts have ended.
+        """
         started_s = time.monotonic()
-        with self.folder() as folder:
+        case, effort = share.case, share.effort
+        with self.folder(share.number) as folder:
             cores = tuple(
                 core_sets(
                     self.machine,
@@ -152,23 +173,34 @@ class Launcher:
                 )
             )
             assignment = Assignment(
-                job=job,
+                job=share.job,
                 case=case,
                 effort=effort,
+                launch=share.launch,
                 folder=str(folder),
                 started_s=started_s,
                 cores=cores,
-                environment=self._environment(case, folder) | case.env,
+                environment=self._environment(share, folder) | case.env,
                 watched=_watched(case, cores),
                 used_before=used_before(case, self.machine),
-                **told,
+                reference=str(reference) if reference is not None else None,
+                trace=share.trace,
+                retries=share.retries,
             )
             file = folder / "assignment.json"
             file.write_bytes(msgspec.json.encode(assignment))
-            watch = Watch(processes, effort.limits, launch_limit_s(case, effort), folder)
-            sampler = self._sampler(assignment, watch) if job == "timing" else None
-            ends = run_elastic(worker.main, file, watch, variables=case.env, meanwhile=sampler)
-            first, *others = read_outcomes(folder, processes, ends)
+            limit_s = launch_limit_s(case, effort)
+            watch = Watch(share.processes, effort.limits, limit_s, folder, elsewhere)
+            sampler = self._sampler(assignment, watch) if share.job == "timing" else None
+            ends = run_elastic(
+                worker.main,
+                file,
+                watch,
+                node=share.node,
+                variables=case.env,
+                meanwhile=sampler,
+            )
+            first, *others = read_outcomes(folder, share.processes, ends, share.first_rank)
             if sampler is not None:
                 conditions = _conditions(sampler, case, (first, *others))
                 first = msgspec.structs.replace(first, conditions=conditions)
@@ -178,10 +210,15 @@ class Launcher:
             return assignment, (first, *others)
 
     @contextlib.contextmanager
-    def folder(self) -> Iterator[Path]:
-        """A new one for a launch, until that is over."""
-        self._count += 1
-        folder = self.scratch / f"launch{self._count}"
+    def folder(self, number: int | None = None) -> Iterator[Path]:
+        """A new one for a launch, until that is over.
+
+        Args:
+            number: of the launch, in its run; None for the next.
+        """
+        if number is None:
+            self._count += 1
+        folder = self.scratch / f"launch{number or self._count}"
         folder.mkdir(parents=True)
         try:
             yield folder
@@ -191,14 +228,16 @@ class Launcher:
     def _sampler(self, assignment: Assignment, watch: Watch) -> Sampler:
         """What looks at the cores and devices of a launch while it runs."""
         case = assignment.case
-        devices = self.machine.devices[: case.world_size] if case.device == "cuda" else ()
+        here = case.world_size // case.nodes
+        devices = self.machine.devices[:here] if case.device == "cuda" else ()
         return Sampler(
             cores=assignment.watched,
             devices=[device.visible_as for device in devices],
             pids=watch.pids,
         )
 
-    def _environment(self, case: Case, folder: Path) -> dict[str, str]:
+    def _environment(self, share: Share, folder: Path) -> dict[str, str]:
+        case = share.case
         environment = dict(visible_devices(case, self.machine))
         # NCCL's flight recorder writes a pickle when a collective fails: here, not in ~/.cache.
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
@@ -208,7 +247,10 @@ class Launcher:
             # that torch compiles beforehand go to the temporary folder, whatever it is told.
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "compiled")
             environment["TMPDIR"] = str(self.scratch)
-        return environment | (loopback_variables() if case.nodes == 1 else {})
+        node = share.node
+        return environment | (
+            loopback_variables() if node is None else outward_variables(node.interface)
+        )
 
 
 def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -221,7 +263,7 @@ def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def _conditions(
     sampler: Sampler, case: Case, outcomes: tuple[RankOutcome, ...]
 ) -> Conditions | None:
-    """The conditions while all ranks timed their steps; None where one of them did not."""
+    """The conditions on this host while its ranks timed their steps; None where one did not."""
     found = [outcome.measured for outcome in outcomes if outcome.measured is not None]
     begins = [one.began_s for one in found if one.began_s is not None]
     ends = [one.ended_s for one in found if one.ended_s is not None]
@@ -231,7 +273,7 @@ def _conditions(
     window = Window(
         began_s=min(begins),
         ended_s=max(ends),
-        samples=case.global_batch * len(found[0].step_s),
+        samples=case.global_batch * len(found[0].step_s) // case.nodes,  # of this host's devices
         cpu_s=sum(cpu_s) if len(cpu_s) == len(outcomes) else None,
         cores_use=found[0].cores_use,
     )
