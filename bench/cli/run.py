@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.machine import warn_of_this_machine
 from bench.cli.hosts import (
     ConfOption,
     EndpointOption,
@@ -18,6 +17,7 @@ from bench.cli.hosts import (
     RunIdOption,
     follow,
 )
+from bench.cli.machine import warn_of_this_machine
 from bench.cli.options import FilterOption, SuiteArgument, numbers
 from bench.cli.output import print_while_read, reported, say
 from bench.cli.plan import show_plan
