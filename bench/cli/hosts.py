@@ -1,4 +1,4 @@
-"""What commands that run on several hosts have in common: torchrun's flags, and following node 0."""
+"""What commands of several hosts have in common: torchrun's flags, and following node 0."""
 # ruff: noqa: PLC0415 - what needs torch is imported once it is needed
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ import msgspec
 import psutil
 
 from bench.errors import BenchError, one_line
+from bench.plan.case import bytes_per_s
 
 NAME = re.compile(r"bench-(?P<maker>\d+)-(?P<what>h\d+|switch)")
 PORT = "eth0"
@@ -38,7 +39,6 @@ QUEUE_S = 0.1
 """That a packet may wait in a bucket's queue before it is dropped."""
 NETEM_PACKETS = 100_000
 """That may be held back at once: far more than are on the way."""
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 COMMAND_S = 20.0
 GONE_S = 5.0
 """For the processes within a namespace to be gone."""
@@ -87,17 +87,6 @@ def address_of(host: int) -> str:
     return f"10.0.0.{host + 1}"
 
 
-def bits_per_s(rate: str) -> float:
-    """A rate as ``tc`` writes it.
-
-    >>> bits_per_s("300mbit")
-    300000000.0
-    """
-    found = re.fullmatch(r"(\d+)([kmg]bit)", rate)
-    assert found is not None, f"{rate} was checked when it was read"
-    return int(found[1]) * UNITS[found[2]]
-
-
 def building(layout: Layout) -> Iterator[tuple[str, ...]]:
     """The commands that make a network, in order."""
     for name in layout.names:
@@ -122,7 +111,7 @@ def shaping(layout: Layout, link: Link) -> Iterator[tuple[str, ...]]:
     for name, device in ends:
         place: tuple[str, ...] = ("root",)
         if link.rate is not None:
-            burst = max(LEAST_BURST, round(bits_per_s(link.rate) / 8 * BURST_S))
+            burst = max(LEAST_BURST, round(bytes_per_s(link.rate) * BURST_S))
             bucket = ("tbf", "rate", link.rate, "burst", f"{burst}", "latency", f"{QUEUE_S}s")
             yield ("tc", "-n", name, "qdisc", "add", "dev", device, *place, "handle", "1:", *bucket)
             place = ("parent", "1:1")

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from bench.lab.enter import made_in
-from bench.lab.network import Layout, Link, address_of, bits_per_s
+from bench.lab.network import Layout, Link, address_of
+from bench.plan.case import bytes_per_s
 
 PIECE = 2**18
 SENDING_S = 1.0
@@ -46,7 +47,7 @@ def measure(layout: Layout, link: Link) -> Measured:
     """
     size = UNLIMITED_BYTES
     if link.rate is not None:
-        size = max(8 * PIECE, round(bits_per_s(link.rate) / 8 * SENDING_S))
+        size = max(8 * PIECE, round(bytes_per_s(link.rate) * SENDING_S))
     near, far = _connected(layout)
     with near, far:
         round_trip_s = _round_trip_s(near, far)

@@ -255,6 +255,19 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.devices) if device == self.accelerator else 0
 
 
+RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def bytes_per_s(rate: str) -> float:
+    """A link's rate in words, as ``tc`` writes it: in bits, and powers of 1000.
+
+    >>> bytes_per_s("800mbit")
+    100000000.0
+    """
+    number, unit = rate[:-4], rate[-4:]
+    return int(number) * RATE_UNITS[unit] / 8
+
+
 def identify(case: Case) -> Case:
     """The same case, which has none yet, with its ``id`` set.
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 
 import msgspec
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bench.errors import Interruption
 from bench.plan.case import Case
@@ -193,48 +193,38 @@ class Hosts:
         if self._network is not None:
             self._network.shape(share.case)
         meets = share.job != "reference"
-        store = open_store() if meets else None
-        shares = [
-            share
-            if store is None
-            else msgspec.structs.replace(
-                share,
-                node=Node(
-                    rank=rank,
-                    nodes=share.case.nodes,
-                    address=self._address,
-                    port=store.port,
-                    interface=self._interface if rank == 0 else None,
-                ),
-            )
-            for rank in range(share.case.nodes)
-        ]
+        store = open_store() if meets else None  # lives until the launch is over
+        shares = self._shares(share, None if store is None else store.port)
         offsets = self._prepare(peers, shares)
         if offsets is None:
-            for peer in peers:
-                peer.tell(Over(number=share.number))
+            _tell(peers, Over(number=share.number))
             reason = next(peer.lost for peer in peers if peer.lost is not None)
             return self._not_started(share, reason)
-        for peer in peers:
-            peer.tell(Go(number=share.number))
-        try:
-            assignment, own = run(
-                shares[0], lambda: any(peer.has_ended(share.number) for peer in peers)
-            )
-        except Interruption:
-            raise  # the run ends, and with it everything on all hosts
-        except BaseException:
-            for peer in peers:
-                peer.tell(Over(number=share.number))
-            raise
+        _tell(peers, Go(number=share.number))
+        assignment, own = _run_own(shares[0], peers, run)
         if meets:
-            for peer in peers:
-                peer.tell(Over(number=share.number))
+            _tell(peers, Over(number=share.number))
         outcomes = [msgspec.structs.replace(one, host=self.own.name) for one in own]
         limit_s = DONE_S if meets else launch_limit_s(share.case, share.effort)
         for peer, theirs, offset_s in zip(peers, shares[1:], offsets, strict=True):
             outcomes += _handed_over(peer, theirs, offset_s, limit_s)
         return assignment, tuple(outcomes)
+
+    def _shares(self, share: Share, port: int | None) -> list[Share]:
+        """What each host is to launch; without a port, its processes meet no others."""
+        if port is None:
+            return [share] * share.case.nodes
+        places = (
+            Node(
+                rank=rank,
+                nodes=share.case.nodes,
+                address=self._address,
+                port=port,
+                interface=self._interface if rank == 0 else None,
+            )
+            for rank in range(share.case.nodes)
+        )
+        return [msgspec.structs.replace(share, node=place) for place in places]
 
     def _prepare(self, peers: Sequence[Peer], shares: Sequence[Share]) -> list[float] | None:
         """Have the hosts get ready; returns how far their clocks are ahead, None if one is lost."""
@@ -267,6 +257,22 @@ class Hosts:
             for rank in range(share.case.nodes)
             for local in range(share.processes)
         )
+
+
+def _tell(peers: Sequence[Peer], message: Message) -> None:
+    for peer in peers:
+        peer.tell(message)
+
+
+def _run_own(share: Share, peers: Sequence[Peer], run: Run) -> Launched:
+    """Launch node 0's share; the others are told where that fails as a whole."""
+    try:
+        return run(share, lambda: any(peer.has_ended(share.number) for peer in peers))
+    except Interruption:
+        raise  # the run ends, and with it everything on all hosts
+    except BaseException:
+        _tell(peers, Over(number=share.number))
+        raise
 
 
 def open_store() -> TCPStore:

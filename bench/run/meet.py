@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bench.errors import BenchError, Interruption, in_words, one_line, plural
 from bench.measure.environment import collect, source_digest, versions

@@ -54,7 +54,7 @@ class Finished:
     """Whether any case failed, timed out, ran out of memory, or failed its proof."""
 
 
-def run_suite(
+def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
     suite: Suite,
     *,
     out: Path | None,
