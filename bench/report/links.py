@@ -47,7 +47,7 @@ def link_figure(rows: Sequence[Row]) -> Any:
     axes.minorticks_off()
     axes.set_xlabel("speed of each host's link")
     axes.set_ylabel(f"{rows[0].unit}s/s")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.grid(alpha=0.3)
     add_legend(figure, axes)
     return figure
