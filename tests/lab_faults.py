@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -194,8 +194,6 @@ def test_every_strategy_is_proved_across_hosts(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken(suite: Path, tmp_path: Path) -> None:
-    import socket
-
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         place = ("--nnodes", 2, "--node-rank", 0, "--rdzv-endpoint", f"127.0.0.1:{port}")
@@ -210,9 +208,7 @@ def test_a_host_that_never_comes(suite: Path, tmp_path: Path) -> None:
     with bench("run", suite, *place, "--node-rank", 0, "--out", tmp_path / "out") as run:
         _, error = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 2
-    assert error.splitlines()[-1] == (
-        "bench: 1 of 2 hosts came within 3 s; missing: node 1"
-    )
+    assert error.splitlines()[-1] == ("bench: 1 of 2 hosts came within 3 s; missing: node 1")
     with bench("run", suite, *place, "--node-rank", 1) as run:
         _, error = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 2
@@ -220,7 +216,7 @@ def test_a_host_that_never_comes(suite: Path, tmp_path: Path) -> None:
 
 
 def test_hosts_that_differ(tmp_path: Path) -> None:
-    os.mkdir(tmp_path / "other")
+    (tmp_path / "other").mkdir()
     ours, theirs = written(tmp_path, "ddp"), written(tmp_path / "other", "fsdp")
     place = ("--nnodes", 2, "--rdzv-endpoint", "127.0.0.1:29518")
     with (

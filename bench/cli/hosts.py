@@ -12,6 +12,7 @@ from bench.cli.output import say
 
 if TYPE_CHECKING:
     from bench.plan.suite import Suite
+    from bench.run.follow import RunOther
     from bench.run.rendezvous import Rendezvous
 
 PANEL = "Several hosts: as of torchrun, whose variables and srun's are read, too"
@@ -58,7 +59,9 @@ ConfOption = Annotated[
 ]
 
 
-def follow(rendezvous: Rendezvous, suite: Suite | None, scratch: Path) -> None:
+def follow(
+    rendezvous: Rendezvous, suite: Suite | None, scratch: Path, run_other: RunOther | None = None
+) -> None:
     """Take part in the run of node 0, which alone writes and prints results; ends the fork server.
 
     Raises:
@@ -68,7 +71,7 @@ def follow(rendezvous: Rendezvous, suite: Suite | None, scratch: Path) -> None:
     from bench.run.server import stop_server
 
     try:
-        end = take_part(rendezvous, suite, scratch, say)
+        end = take_part(rendezvous, suite, scratch, say, run_other)
     finally:
         stop_server()
     say(f"node 0 ended the run: {end.reason}")

@@ -66,6 +66,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
     for name, value in given.items():
         arguments += [name, str(value)] if value is not None else []
     arguments += ["--resume"] if resume else []
+    from bench.lab.guest import links_of, with_links
     from bench.lab.session import Wish, check, run_lab
     from bench.run.progress import Lines
     from bench.run.scratch import scratch
@@ -78,7 +79,39 @@ def run(  # noqa: PLR0913 - options, each known by its name
     )
     check(wish)
     with scratch() as private:
-        code = run_lab(wish, described, arguments, scratch=private, progress=Lines(sys.stderr))
+        code = run_lab(
+            wish,
+            links_of(with_links(described, wish.rates, wish.latencies_ms)),
+            arguments,
+            scratch=private,
+            progress=Lines(sys.stderr),
+            cores_per_device=described.cores_per_device,
+        )
+    if code:
+        raise typer.Exit(code)
+
+
+@lab.command("comm", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def comm(
+    context: typer.Context,
+    *,
+    hosts: HostsOption = 2,
+    ranks_per_host: RanksOption = 1,
+    link: LinkOption = None,
+) -> None:
+    """Measure collectives within and between emulated hosts; other options are ``bench comm``'s."""
+    from bench.lab.network import Link
+    from bench.lab.session import Wish, check, run_lab
+    from bench.run.progress import Lines
+    from bench.run.scratch import scratch
+
+    wish = Wish(hosts=hosts, ranks_per_host=ranks_per_host, rates=rates(link))
+    check(wish)
+    links = [Link(rate=rate) for rate in wish.rates] or [Link()]
+    with scratch() as private:
+        code = run_lab(
+            wish, links, ["comm", *context.args], scratch=private, progress=Lines(sys.stderr)
+        )
     if code:
         raise typer.Exit(code)
 

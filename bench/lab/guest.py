@@ -14,7 +14,6 @@ import msgspec
 from bench.errors import BenchError
 from bench.lab.network import NAME, Layout, Link, shape
 from bench.lab.rate import Measured
-from bench.plan.case import Case
 from bench.plan.suite import Suite
 
 VARIABLE = "BENCH_LAB"
@@ -47,6 +46,10 @@ class Guest:
         """See ``bench.run.session.Lab``."""
         return with_links(suite, self._told.rates, self._told.latencies_ms)
 
+    def rates(self) -> Sequence[str]:
+        """See ``bench.run.session.Lab``."""
+        return self._told.rates
+
     def description(self) -> Mapping[str, Any]:
         """See ``bench.run.session.Lab``."""
         return {
@@ -56,9 +59,9 @@ class Guest:
             "links": msgspec.to_builtins(self._told.measured),
         }
 
-    def shape(self, case: Case) -> None:
+    def shape(self, rate: str | None, latency_ms: float | None) -> None:
         """See ``bench.run.hosts.Network``."""
-        link = Link(rate=case.link, latency_ms=case.latency_ms)
+        link = Link(rate=rate, latency_ms=latency_ms)
         if link != self._link:
             self._link = None
             shape(self._told.layout, link)

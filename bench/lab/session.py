@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import BenchError, Interruption, one_line, plural
-from bench.lab.guest import VARIABLE, Told, links_of, with_links
+from bench.lab.guest import VARIABLE, Told
 from bench.lab.host import Start
 from bench.lab.network import (
     MOST_HOSTS,
@@ -33,7 +33,6 @@ from bench.lab.network import (
 )
 from bench.lab.rate import Measured, measure
 from bench.measure.machine import usable_cores
-from bench.plan.suite import Suite
 from bench.run.meet import NAME
 from bench.run.progress import Lines
 from bench.run.rendezvous import PORT
@@ -59,16 +58,23 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_lab(
-    wish: Wish, suite: Suite, arguments: Sequence[str], *, scratch: Path, progress: Lines
+    wish: Wish,
+    links: Sequence[Link],
+    arguments: Sequence[str],
+    *,
+    scratch: Path,
+    progress: Lines,
+    cores_per_device: int = 1,
 ) -> int:
     """Run a command on emulated hosts; returns the exit code of node 0.
 
     Args:
         wish: of the laboratory.
-        suite: what will be run, for its links.
+        links: that will be asked for, to be measured.
         arguments: of the command line of every host; only where they meet is added.
         scratch: private folder, for what the other hosts write.
         progress: for people.
+        cores_per_device: of the suite.
 
     Raises:
         BenchError: something is missing here; nothing is left behind.
@@ -79,7 +85,7 @@ def run_lab(
         remove(name)
     layout = Layout(maker=os.getpid(), hosts=wish.hosts)
     with signals_raise(), network(layout):
-        measured = _measure(layout, links_of(with_links(suite, wish.rates, wish.latencies_ms)))
+        measured = _measure(layout, links)
         for one in measured:
             progress.say(words_of(one))
         told = Told(
@@ -89,7 +95,7 @@ def run_lab(
             latencies_ms=wish.latencies_ms,
             measured=tuple(measured),
         )
-        cores = cores_of(wish, suite.cores_per_device, usable_cores())
+        cores = cores_of(wish, cores_per_device, usable_cores())
         with contextlib.ExitStack() as stack:
             started = [
                 stack.enter_context(_host(number, told, cores[number], arguments, scratch))

@@ -18,7 +18,7 @@ import msgspec
 
 from bench.errors import BenchError, one_line
 from bench.plan.case import Machine
-from bench.run.handover import RankOutcome, Share
+from bench.run.handover import CaseShare, OtherShare, RankOutcome
 
 SILENCE_S = 20
 """After which a host whose kernel answers no more is given up."""
@@ -80,7 +80,7 @@ class Renew(Message, frozen=True, kw_only=True):
 class Order(Message, frozen=True, kw_only=True):
     """Get ready for a launch."""
 
-    share: Share
+    share: CaseShare | OtherShare
 
 
 class Ready(Message, frozen=True, kw_only=True):

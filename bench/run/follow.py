@@ -25,7 +25,7 @@ from bench.run.channel import (
     Ready,
     Renew,
 )
-from bench.run.handover import RankOutcome, Share
+from bench.run.handover import CaseShare, OtherShare, RankOutcome
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.loopback import interface_of
 from bench.run.meet import facts_of, join
@@ -35,8 +35,8 @@ from bench.run.signals import signals_raise
 LOOK_S = 1.0
 """Between two looks at the line, so that a signal is heard."""
 
-RunShare = Callable[[Share, Callable[[], bool]], tuple[RankOutcome, ...]]
-"""Launches this host's share; the second argument tells whether processes elsewhere have ended."""
+RunOther = Callable[[Launcher, OtherShare, Callable[[], bool]], tuple[RankOutcome, ...]]
+"""Launches this host's share of something else than a case."""
 
 
 class LostNodeError(BenchError):
@@ -51,13 +51,15 @@ class Follower:
     Args:
         channel: the line to it.
         launcher: of this host.
-        run: launches a share; the launcher's own by default.
+        run_other: launches what is no case; None where nothing else can be.
     """
 
-    def __init__(self, channel: Channel, launcher: Launcher, run: RunShare | None = None) -> None:
+    def __init__(
+        self, channel: Channel, launcher: Launcher, run_other: RunOther | None = None
+    ) -> None:
         self._channel = channel
         self._launcher = launcher
-        self._run = run or self._launch
+        self._run_other = run_other
         self._interface = interface_of(channel.local_address)
         self._last: Message | LeftError | None = None
         """What came while processes were running, and ends them."""
@@ -103,17 +105,15 @@ class Follower:
             return str(error)
         return None
 
-    def _serve(self, share: Share) -> None:
+    def _serve(self, share: CaseShare | OtherShare) -> None:
         """Be ready for a launch, wait for the word, carry it out, and hand over its outcomes."""
-        trouble = None if server.serves(share.case.env) else self._renew(share.case.env)
+        variables = share.case.env if isinstance(share, CaseShare) else {}
+        trouble = None if server.serves(variables) else self._renew(variables)
         self._tell(Ready(number=share.number))
         if not self._is_to_go():
             return
         outcomes: tuple[RankOutcome, ...] = ()
         if trouble is None:
-            if share.node is not None:
-                node = msgspec.structs.replace(share.node, interface=self._interface)
-                share = msgspec.structs.replace(share, node=node)
             try:
                 outcomes = self._run(share, lambda: self._is_over(share.number))
             except Interruption:
@@ -121,6 +121,18 @@ class Follower:
             except Exception as error:  # noqa: BLE001 - no fault of one launch may lose the others
                 trouble = in_words(error)
         self._tell(Done(number=share.number, outcomes=list(outcomes), trouble=trouble))
+
+    def _run(
+        self, share: CaseShare | OtherShare, elsewhere: Callable[[], bool]
+    ) -> tuple[RankOutcome, ...]:
+        if share.node is not None:
+            node = msgspec.structs.replace(share.node, interface=self._interface)
+            share = msgspec.structs.replace(share, node=node)
+        if isinstance(share, CaseShare):
+            return self._launch(share, elsewhere)
+        if self._run_other is None:
+            raise BenchError("node 0 runs another command than this host")
+        return self._run_other(self._launcher, share, elsewhere)
 
     def _is_to_go(self) -> bool:
         """Whether the launch begins; meanwhile the clock is told."""
@@ -156,7 +168,7 @@ class Follower:
         except LeftError as error:
             self._last = error
 
-    def _launch(self, share: Share, elsewhere: Callable[[], bool]) -> tuple[RankOutcome, ...]:
+    def _launch(self, share: CaseShare, elsewhere: Callable[[], bool]) -> tuple[RankOutcome, ...]:
         """With this host's own reference, which it has made when node 0 made its."""
         reference = self._launcher.scratch / "reference.pt"
         if share.job != "parity":
@@ -167,7 +179,11 @@ class Follower:
 
 
 def take_part(
-    rendezvous: Rendezvous, suite: Suite | None, scratch: Path, say: Callable[[str], None]
+    rendezvous: Rendezvous,
+    suite: Suite | None,
+    scratch: Path,
+    say: Callable[[str], None],
+    run_other: RunOther | None = None,
 ) -> End:
     """Join a run of another host, and follow it to its end. The fork server has been started.
 
@@ -176,6 +192,7 @@ def take_part(
         suite: what this host was told to run, which must be node 0's; None for collectives alone.
         scratch: private folder for what passes between processes.
         say: tells people.
+        run_other: see ``Follower``.
 
     Raises:
         BenchError: node 0 cannot be reached, turned this host away, or is gone.
@@ -186,6 +203,6 @@ def take_part(
         channel = join(rendezvous, facts_of(suite, machine), say)
         try:
             say("all hosts are there; following node 0")
-            return Follower(channel, Launcher(scratch, machine)).follow()
+            return Follower(channel, Launcher(scratch, machine), run_other).follow()
         finally:
             channel.close()

@@ -17,7 +17,6 @@ import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bench.errors import Interruption
-from bench.plan.case import Case
 from bench.run.channel import (
     Ask,
     Channel,
@@ -33,9 +32,7 @@ from bench.run.channel import (
     Ready,
     Renew,
 )
-from bench.run.handover import Assignment, Failure, Node, RankOutcome, Share
-from bench.run.phases import launch_limit_s
-from bench.run.retries import Launched
+from bench.run.handover import CaseShare, Failure, Node, OtherShare, RankOutcome, Share
 
 DONE_S = 90.0
 """For a host to hand over what it has once node 0's own ranks have ended: its watch ends its ranks
@@ -47,15 +44,16 @@ WAIT_S = 0.5
 """Between two looks at a line while waiting for a message."""
 
 Expected = TypeVar("Expected", Ready, Clock, Done)
-Run = Callable[[Share, Callable[[], bool]], Launched]
+AnyShare = TypeVar("AnyShare", CaseShare, OtherShare)
+Run = Callable[[AnyShare, Callable[[], bool]], tuple[RankOutcome, ...]]
 """Launches this host's share; the second argument tells whether processes elsewhere have ended."""
 
 
 class Network(Protocol):
     """What carries the hosts' talk, where it can be set."""
 
-    def shape(self, case: Case) -> None:
-        """Make it what the case asks for, if it is not."""
+    def shape(self, rate: str | None, latency_ms: float | None) -> None:
+        """Make it what a launch asks for, if it is not; see ``Case.link``."""
 
 
 class Peer:
@@ -180,20 +178,17 @@ class Hosts:
             peer.tell(End(reason=reason, exit_code=exit_code))
             peer.channel.close()
 
-    def launch(self, share: Share, run: Run) -> Launched:
-        """Launch on as many hosts as the case has; returns the outcomes of all ranks in order.
-
-        A reference is made by each host for itself, since no rank meets another for it.
+    def launch(self, share: AnyShare, run: Run[AnyShare]) -> tuple[RankOutcome, ...]:
+        """Launch on as many hosts as is asked for; returns the outcomes of all ranks in order.
 
         Args:
             share: of any host, without its place.
             run: launches node 0's.
         """
-        peers = self.peers[: share.case.nodes - 1]
+        peers = self.peers[: share.nodes - 1]
         if self._network is not None:
-            self._network.shape(share.case)
-        meets = share.job != "reference"
-        store = open_store() if meets else None  # lives until the launch is over
+            self._network.shape(share.link, share.latency_ms)
+        store = open_store() if share.meets else None  # lives until the launch is over
         shares = self._shares(share, None if store is None else store.port)
         offsets = self._prepare(peers, shares)
         if offsets is None:
@@ -201,60 +196,47 @@ class Hosts:
             reason = next(peer.lost for peer in peers if peer.lost is not None)
             return self._not_started(share, reason)
         _tell(peers, Go(number=share.number))
-        assignment, own = _run_own(shares[0], peers, run)
-        if meets:
+        own = _run_own(shares[0], peers, run)
+        if share.meets:
             _tell(peers, Over(number=share.number))
         outcomes = [msgspec.structs.replace(one, host=self.own.name) for one in own]
-        limit_s = DONE_S if meets else launch_limit_s(share.case, share.effort)
+        limit_s = DONE_S if share.meets else share.limit_s
         for peer, theirs, offset_s in zip(peers, shares[1:], offsets, strict=True):
             outcomes += _handed_over(peer, theirs, offset_s, limit_s)
-        return assignment, tuple(outcomes)
+        return tuple(outcomes)
 
-    def _shares(self, share: Share, port: int | None) -> list[Share]:
+    def _shares(self, share: AnyShare, port: int | None) -> list[AnyShare]:
         """What each host is to launch; without a port, its processes meet no others."""
         if port is None:
-            return [share] * share.case.nodes
+            return [share] * share.nodes
         places = (
             Node(
                 rank=rank,
-                nodes=share.case.nodes,
+                nodes=share.nodes,
                 address=self._address,
                 port=port,
                 interface=self._interface if rank == 0 else None,
             )
-            for rank in range(share.case.nodes)
+            for rank in range(share.nodes)
         )
         return [msgspec.structs.replace(share, node=place) for place in places]
 
-    def _prepare(self, peers: Sequence[Peer], shares: Sequence[Share]) -> list[float] | None:
+    def _prepare(self, peers: Sequence[Peer], shares: Sequence[AnyShare]) -> list[float] | None:
         """Have the hosts get ready; returns how far their clocks are ahead, None if one is lost."""
         for peer, share in zip(peers, shares[1:], strict=True):
             peer.tell(Order(share=share))
-        ready_s = shares[0].effort.limits.start_s
         for peer, share in zip(peers, shares[1:], strict=True):
-            peer.expect(Ready, ready_s, share.number)
+            peer.expect(Ready, share.ready_s, share.number)
         if any(peer.lost is not None for peer in peers):
             return None
         offsets = [_ahead_s(peer) for peer in peers]
         return None if any(peer.lost is not None for peer in peers) else offsets
 
-    def _not_started(self, share: Share, reason: str) -> Launched:
+    def _not_started(self, share: Share, reason: str) -> tuple[RankOutcome, ...]:
         """The outcomes of a launch that could not begin."""
-        assignment = Assignment(
-            job=share.job,
-            case=share.case,
-            effort=share.effort,
-            launch=share.launch,
-            folder="",
-            started_s=time.monotonic(),
-            cores=(),
-            environment={},
-            retries=share.retries,
-        )
-        names = [facts.name for facts in self.facts]
-        return assignment, tuple(
-            _missing(rank * share.processes + local, names[rank], reason)
-            for rank in range(share.case.nodes)
+        return tuple(
+            _missing(rank * share.processes + local, facts.name, reason)
+            for rank, facts in enumerate(self.facts[: share.nodes])
             for local in range(share.processes)
         )
 
@@ -264,7 +246,7 @@ def _tell(peers: Sequence[Peer], message: Message) -> None:
         peer.tell(message)
 
 
-def _run_own(share: Share, peers: Sequence[Peer], run: Run) -> Launched:
+def _run_own(share: AnyShare, peers: Sequence[Peer], run: Run[AnyShare]) -> tuple[RankOutcome, ...]:
     """Launch node 0's share; the others are told where that fails as a whole."""
     try:
         return run(share, lambda: any(peer.has_ended(share.number) for peer in peers))

@@ -26,7 +26,7 @@ from bench.records.record import Conditions
 from bench.run import server, worker
 from bench.run.elastic import read_outcomes, run_elastic
 from bench.run.ends import SERVER_DIED
-from bench.run.handover import Assignment, Job, RankOutcome, Share, TraceWish
+from bench.run.handover import Assignment, CaseShare, Job, RankOutcome, TraceWish
 from bench.run.hosts import Hosts
 from bench.run.loopback import loopback_variables, outward_variables
 from bench.run.phases import launch_limit_s
@@ -132,27 +132,42 @@ class Launcher:
 
         def launch_once(retries: tuple[str, ...]) -> Launched:
             self._count += 1
-            share = Share(
+            share = CaseShare(
                 number=self._count,
+                nodes=case.nodes,
+                processes=processes,
+                meets=job != "reference",  # each host makes its own
+                ready_s=effort.limits.start_s,
+                limit_s=launch_limit_s(case, effort),
+                link=case.link,
+                latency_ms=case.latency_ms,
                 job=job,
                 case=case,
                 effort=effort,
                 launch=launch,
-                processes=processes,
                 trace=trace,
                 retries=retries,
             )
             if self.hosts is None or case.nodes == 1:
                 return self.launch_share(share, reference)
-            return self.hosts.launch(
-                share, lambda own, elsewhere: self.launch_share(own, reference, elsewhere)
-            )
+            return self._launch_on_all(self.hosts, share, reference)
 
         return launch_with_retries(launch_once)
 
+    def _launch_on_all(self, hosts: Hosts, share: CaseShare, reference: Path | None) -> Launched:
+        made = [self._assignment(share, Path(), reference)]  # of a launch that does not begin
+
+        def run(own: CaseShare, elsewhere: Callable[[], bool]) -> tuple[RankOutcome, ...]:
+            assignment, outcomes = self.launch_share(own, reference, elsewhere)
+            made.append(assignment)
+            return outcomes
+
+        outcomes = hosts.launch(share, run)
+        return made[-1], outcomes
+
     def launch_share(
         self,
-        share: Share,
+        share: CaseShare,
         reference: Path | None = None,
         elsewhere: Callable[[], bool] = lambda: False,
     ) -> Launched:
@@ -163,35 +178,12 @@ class Launcher:
             reference: file of the parity reference, on this host.
             elsewhere: whether processes of other hosts have ended.
         """
-        started_s = time.monotonic()
         case, effort = share.case, share.effort
         with self.folder(share.number) as folder:
-            cores = tuple(
-                core_sets(
-                    self.machine,
-                    cores_per_device=case.cores_per_device,
-                    devices=case.world_size // case.nodes,
-                )
-            )
-            assignment = Assignment(
-                job=share.job,
-                case=case,
-                effort=effort,
-                launch=share.launch,
-                folder=str(folder),
-                started_s=started_s,
-                cores=cores,
-                environment=self._environment(share, folder) | case.env,
-                watched=_watched(case, cores),
-                used_before=used_before(case, self.machine),
-                reference=str(reference) if reference is not None else None,
-                trace=share.trace,
-                retries=share.retries,
-            )
+            assignment = self._assignment(share, folder, reference)
             file = folder / "assignment.json"
             file.write_bytes(msgspec.json.encode(assignment))
-            limit_s = launch_limit_s(case, effort)
-            watch = Watch(share.processes, effort.limits, limit_s, folder, elsewhere)
+            watch = Watch(share.processes, effort.limits, share.limit_s, folder, elsewhere)
             sampler = self._sampler(assignment, watch) if share.job == "timing" else None
             ends = run_elastic(
                 worker.main,
@@ -209,6 +201,32 @@ class Launcher:
                     self._told_of_sampler = True
                     warnings.warn(f"conditions are not watched: {sampler.fault}", stacklevel=2)
             return assignment, (first, *others)
+
+    def _assignment(self, share: CaseShare, folder: Path, reference: Path | None) -> Assignment:
+        """What the ranks of this host are told."""
+        case = share.case
+        cores = tuple(
+            core_sets(
+                self.machine,
+                cores_per_device=case.cores_per_device,
+                devices=case.world_size // case.nodes,
+            )
+        )
+        return Assignment(
+            job=share.job,
+            case=case,
+            effort=share.effort,
+            launch=share.launch,
+            folder=str(folder),
+            started_s=time.monotonic(),
+            cores=cores,
+            environment=self._environment(share, folder) | case.env,
+            watched=_watched(case, cores),
+            used_before=used_before(case, self.machine),
+            reference=str(reference) if reference is not None else None,
+            trace=share.trace,
+            retries=share.retries,
+        )
 
     @contextlib.contextmanager
     def folder(self, number: int | None = None) -> Iterator[Path]:
@@ -237,7 +255,7 @@ class Launcher:
             pids=watch.pids,
         )
 
-    def _environment(self, share: Share, folder: Path) -> dict[str, str]:
+    def _environment(self, share: CaseShare, folder: Path) -> dict[str, str]:
         case = share.case
         environment = dict(visible_devices(case, self.machine))
         # NCCL's flight recorder writes a pickle when a collective fails: here, not in ~/.cache.

@@ -39,6 +39,9 @@ class Lab(Network, Protocol):
     def applied(self, suite: Suite) -> Suite:
         """The suite with the links that the laboratory was asked for."""
 
+    def rates(self) -> Sequence[str]:
+        """Speeds of links that it was asked for."""
+
     def description(self) -> Mapping[str, Any]:
         """For ``run.json``: its kind, and what its links really carry."""
 
