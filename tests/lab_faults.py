@@ -126,7 +126,7 @@ def test_a_link_that_is_cut_ends_in_words(suite: Path, tmp_path: Path) -> None:
 
 
 def test_a_fault_on_one_host_is_one_row(tmp_path: Path) -> None:
-    suite, out = written(tmp_path, "ddp, tests.misbehaviour:RAISE"), tmp_path / "out"
+    suite, out = written(tmp_path, "ddp, tests.fakes:RAISE"), tmp_path / "out"
     with bench("lab", "run", suite, "--out", out, "--launches", 1) as lab:
         _, error = lab.communicate(timeout=PATIENCE_S)
         assert lab.returncode == 1, error
@@ -137,7 +137,7 @@ def test_a_fault_on_one_host_is_one_row(tmp_path: Path) -> None:
             assert "rank 1 of 2 on h1" in one["reason"]
             assert one["fault"]["exception"] == "ValueError"
     assert by_strategy["ddp"] == {"ok"}
-    assert by_strategy["tests.misbehaviour:RAISE"] == {"failed"}
+    assert by_strategy["tests.fakes:RAISE"] == {"failed"}
 
 
 def test_an_interrupt_leaves_what_was_measured_and_nothing_else(

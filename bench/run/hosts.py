@@ -234,8 +234,9 @@ class Hosts:
 
     def _not_started(self, share: Share, reason: str) -> tuple[RankOutcome, ...]:
         """The outcomes of a launch that could not begin."""
+        lost = {peer.rank for peer in self.peers if peer.lost is not None}
         return tuple(
-            _missing(rank * share.processes + local, facts.name, reason)
+            _missing(rank * share.processes + local, facts.name, reason, is_echo=rank not in lost)
             for rank, facts in enumerate(self.facts[: share.nodes])
             for local in range(share.processes)
         )
@@ -302,8 +303,8 @@ def _handed_over(peer: Peer, share: Share, offset_s: float, limit_s: float) -> l
     ]
 
 
-def _missing(rank: int, host: str, reason: str) -> RankOutcome:
-    failure = Failure(status="failed", reason=reason, is_of_launch=True)
+def _missing(rank: int, host: str, reason: str, *, is_echo: bool = False) -> RankOutcome:
+    failure = Failure(status="failed", reason=reason, is_of_launch=True, is_echo=is_echo)
     return RankOutcome(rank=rank, host=host, failure=failure)
 
 
