@@ -58,6 +58,8 @@ FLAGS = {
     " steps let the scale settle",
     "scaler_syncs": "the gradient scaler makes the host wait for the device in every step, to know"
     " whether to skip it; optimizer_kernels: fused leaves that to the device",
+    "emulated_network": "the hosts are one machine: they share its memory and caches, its kernel"
+    " carries the network on the cores that compute, and a token bucket sets the links' speed",
     "emulated_precision": "this CPU has no instructions for the 16-bit type: torch converts to fp32"
     " and back, so that the row may well be slower than fp32",
     "superlinear": "more speedup than devices: the baseline is too slow, or caches or the allocator"

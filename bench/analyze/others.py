@@ -127,6 +127,8 @@ def unlike_peer(row: Row, other: Row) -> list[str]:
     """What forbids comparing a strategy with another one on as many devices."""
     backends = {row.case.backend, other.case.backend} - {None}
     found = unlike(row, other) + (["backend"] if len(backends) > 1 else [])
+    places = ("nodes", "link", "latency_ms")
+    found += [name for name in places if getattr(row.case, name) != getattr(other.case, name)]
     accumulates = row.case.accumulation_steps > 1 and other.case.accumulation_steps > 1
     if accumulates and row.case.accumulation_sync != other.case.accumulation_sync:
         found.append("accumulation_sync")

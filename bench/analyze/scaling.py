@@ -26,7 +26,7 @@ from bench.analyze.settings import changed, without_plain
 from bench.analyze.shapes import LEAST_LAUNCHES, has_two_levels
 from bench.analyze.stats import Noise, noise_of, ratio_of
 from bench.analyze.verdicts import judged
-from bench.plan.case import Case, original_of
+from bench.plan.case import Case, bytes_per_s, original_of
 from bench.records.record import Record
 
 
@@ -98,6 +98,8 @@ def _twin(row: Row, twin: Row, noise: Noise) -> Twin:
 
 
 def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | None) -> Row:
+    if row.case.link is not None:
+        link_bytes_per_s = bytes_per_s(row.case.link)
     name = "the same on one device"
     row = msgspec.structs.replace(
         row,

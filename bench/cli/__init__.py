@@ -18,6 +18,7 @@ import typer
 import bench
 from bench.cli.comm import comm
 from bench.cli.doctor import doctor
+from bench.cli.lab import lab
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
 from bench.cli.report import report
@@ -37,6 +38,7 @@ app.command("list")(list_)
 app.command()(comm)
 app.command()(report)
 app.command()(doctor)
+app.add_typer(lab, name="lab")
 
 
 def run_command_line(arguments: list[str]) -> int:

@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from bench.cli.hosts import (
+    ConfOption,
+    EndpointOption,
+    NodeRankOption,
+    NodesOption,
+    RunIdOption,
+    follow,
+)
 from bench.cli.machine import warn_of_this_machine
 from bench.cli.options import JsonOption
 from bench.cli.output import print_json, print_while_read, reported, say
@@ -39,10 +48,16 @@ def comm(  # noqa: PLR0913 - options, each known by its name
         typer.Option("--format", help="Of what is printed; nccl-tests is JSON as it writes it."),
     ] = "text",
     json: JsonOption = False,
+    nnodes: NodesOption = None,
+    node_rank: NodeRankOption = None,
+    rdzv_endpoint: EndpointOption = None,
+    rdzv_id: RunIdOption = None,
+    rdzv_conf: ConfOption = None,
 ) -> None:
     """Measure collectives alone: how long each takes in each size, and over which backend."""
     from bench.comm.sweep import sweep_of
     from bench.run.progress import Lines
+    from bench.run.rendezvous import read_rendezvous
     from bench.run.scratch import scratch
     from bench.run.server import start_server, stop_server
 
@@ -54,27 +69,50 @@ def comm(  # noqa: PLR0913 - options, each known by its name
         world_sizes=world_sizes,
         device=device,
     )
+    rendezvous = read_rendezvous(
+        os.environ,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        endpoint=rdzv_endpoint,
+        id_=rdzv_id,
+        conf=rdzv_conf,
+    )
     warn_of_this_machine()
     say("loading PyTorch and looking at this machine ...")
     with scratch() as private:
         start_server()
-        from bench.comm.session import run_sweep
+        from bench.comm.session import run_share, run_sweep
+        from bench.lab.guest import lab_of
 
+        if rendezvous is not None and rendezvous.node_rank > 0:
+            follow(rendezvous, None, private, run_share)
+            return
         try:
-            finished = run_sweep(sweep, out=out, scratch=private, progress=Lines(sys.stderr))
+            finished = run_sweep(
+                sweep,
+                out=out,
+                scratch=private,
+                progress=Lines(sys.stderr),
+                rendezvous=rendezvous,
+                lab=lab_of(os.environ),
+            )
         finally:
             stop_server()
     from bench.report.collectives import found, load_collectives, write_collectives
     from bench.report.nccl_tests import nccl_tests
+    from bench.report.pairs import read_pairs, words_of
 
-    _info, rows, limits = load_collectives(finished.folder)
+    info, rows, limits = load_collectives(finished.folder)
     report, is_written = reported(write_collectives, finished.folder)
     if form == "nccl-tests":
         print_json(nccl_tests(rows))
     elif json or form == "json":
         print_json(rows)
     else:
-        print_while_read("\n".join(found(rows, limits)))
+        pairs = (
+            words for one in read_pairs(info.suite.get("pairs", [])) for words in words_of(one)
+        )
+        print_while_read("\n".join([*pairs, *found(rows, limits)]))
     say(report if is_written else f"bench: {report}")
     if finished.interruption is not None:
         raise typer.Exit(finished.interruption.exit_code)

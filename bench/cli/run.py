@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench.cli.hosts import (
+    ConfOption,
+    EndpointOption,
+    NodeRankOption,
+    NodesOption,
+    RunIdOption,
+    follow,
+)
 from bench.cli.machine import warn_of_this_machine
 from bench.cli.options import FilterOption, SuiteArgument, numbers
 from bench.cli.output import print_while_read, reported, say
@@ -43,12 +52,18 @@ def run(  # noqa: PLR0913 - options, each known by its name
     trace_mib: Annotated[
         int, typer.Option(min=1, max=10_000, help="Largest size of each file, in MiB.")
     ] = 200,
+    nnodes: NodesOption = None,
+    node_rank: NodeRankOption = None,
+    rdzv_endpoint: EndpointOption = None,
+    rdzv_id: RunIdOption = None,
+    rdzv_conf: ConfOption = None,
 ) -> None:
     """Measure a suite; prints the scaling tables and where the results are."""
     if dry_run:
         show_plan(suite, only=only, launches=launches, json=False)
         return
     from bench.plan.suite import load_suite
+    from bench.run.rendezvous import read_rendezvous
     from bench.run.scratch import scratch
     from bench.run.server import start_server, stop_server
 
@@ -57,11 +72,23 @@ def run(  # noqa: PLR0913 - options, each known by its name
             "--resume needs the --out folder of the run to go on with, as it was named"
         )
     described = load_suite(suite)
+    rendezvous = read_rendezvous(
+        os.environ,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        endpoint=rdzv_endpoint,
+        id_=rdzv_id,
+        conf=rdzv_conf,
+    )
     ranks = numbers("--trace-ranks", trace_ranks) if trace_ranks is not None else None
     warn_of_this_machine()
     say(f"suite {described.name}: loading PyTorch and looking at this machine ...")
     with scratch() as private:
         start_server()  # imports torch while the next line does so here
+        if rendezvous is not None and rendezvous.node_rank > 0:
+            follow(rendezvous, described, private)
+            return
+        from bench.lab.guest import lab_of
         from bench.run.handover import TraceWish
         from bench.run.session import run_suite
 
@@ -78,6 +105,8 @@ def run(  # noqa: PLR0913 - options, each known by its name
                 launches=launches,
                 scratch=private,
                 traces=wish if trace or ranks is not None else None,
+                rendezvous=rendezvous,
+                lab=lab_of(os.environ),
             )
         finally:
             stop_server()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, distributed
 
 from bench.comm.limits import measure_limits
+from bench.comm.pairs import measure_pairs
 from bench.comm.sweep import Group, Point
 from bench.measure.clock import LAST_PHASE, Clock
 from bench.measure.device import Device, is_out_of_memory, open_device
@@ -45,6 +46,8 @@ class CommAssignment(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     launch_s: float
     """How long it may take."""
+    pairs: bool = False
+    """Whether every pair of ranks is measured, instead of points or limits."""
     limits: Limits = Limits()
 
 
@@ -63,13 +66,13 @@ class _Collectives:
 
     def __init__(self, assignment: CommAssignment, place: Place) -> None:
         self._assignment = assignment
-        self._place = place
+        self.place = place
         self._outcome = RankOutcome(rank=place.rank)
-        self._notebook = Notebook(Path(assignment.folder), place.rank)
+        self._notebook = Notebook(Path(assignment.folder), place.local_rank)
 
     def do(self) -> None:
         """See ``Work``."""
-        assignment, place = self._assignment, self._place
+        assignment, place = self._assignment, self.place
         device = open_device(assignment.group, [place.local_rank], assignment.cores)
         device.claim()
         self._note("start", placement=placement())
@@ -81,7 +84,9 @@ class _Collectives:
         )
         slowest(0.0)
         self._note("set-up", joined_s=time.monotonic())
-        if not assignment.points:
+        if assignment.pairs:
+            self._note("pairs", pairs=measure_pairs(device, place))
+        elif not assignment.points:
             self._note("limits", limits=measure_limits(device, place))
         for number, point in enumerate(assignment.points):
             self._note(f"{point.op} of {point.bytes} bytes of {point.dtype}")

@@ -100,6 +100,8 @@ def _row(planned: Planned, run_id: str, **found: Any) -> Collective:
         device=group.device,
         dtype=point.dtype,
         world_size=group.world_size,
+        nodes=group.nodes,
+        link=group.link,
         bytes=point.bytes,
         flags=list(planned.flags),
         **found,

@@ -54,6 +54,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     cores_per_device: int | None
     """On a CPU, the cores that make up one device; None on accelerators."""
+    nodes: int = 1
+    """Hosts, each with as many of the ranks."""
+    link: str | None = None
+    """Speed of the links between emulated hosts."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     backends: Sequence[str] | None = None
     world_sizes: Sequence[int] | None = None
     device: str = "auto"
+    links: Sequence[str | None] = (None,)
+    """Of emulated hosts."""
 
 
 def sweep_of(
@@ -163,24 +169,58 @@ def plan(sweep: Sweep, machine: Machine) -> list[Planned]:
     cores = 1 if device == "cpu" else None
     count = machine.device_count(device, cores_per_device=cores or 1)
     backends = sweep.backends or _backends(machine, device)
-    sizes = sweep.world_sizes or [size for size in WORLD_SIZES if size <= max(count, 1)]
+    places = _places(sweep, max(count, 1), machine.hosts)
     groups = (
         (
             op,
-            Group(device=device, backend=backend, world_size=world_size, cores_per_device=cores),
+            Group(
+                device=device,
+                backend=backend,
+                world_size=world_size,
+                cores_per_device=cores,
+                nodes=nodes,
+                link=link,
+            ),
         )
-        for backend, world_size, op in itertools.product(backends, sizes, sweep.operations)
+        for backend, (world_size, nodes, link), op in itertools.product(
+            backends, places, sweep.operations
+        )
     )
     return [
         Planned(
             group=group,
             point=point,
-            skip_reason=_refusal(group, point, machine, count),
-            flags=("oversubscribed",) if device == "cpu" and group.world_size > count else (),
+            skip_reason=_refusal(group, point, machine, count * group.nodes),
+            flags=tuple(_flags(group, count * group.nodes, machine)),
         )
         for op, group in groups
         for point in _points(op, sweep, group.world_size)
     ]
+
+
+def _places(sweep: Sweep, count: int, hosts: int) -> Iterator[tuple[int, int, str | None]]:
+    """(ranks, hosts, link): on one host, and over all, so that the two are told apart.
+
+    Args:
+        sweep: what is asked for.
+        count: devices of one host.
+        hosts: of the run.
+    """
+    most = count * hosts
+    sizes = sweep.world_sizes or sorted({*(n for n in WORLD_SIZES if n <= most), most})
+    for size in sizes:
+        if hosts == 1 or size <= count:
+            yield size, 1, None
+        if hosts > 1 and size % hosts == 0:
+            for link in sweep.links:
+                yield size, hosts, link
+
+
+def _flags(group: Group, available: int, machine: Machine) -> Iterator[str]:
+    if group.device == "cpu" and group.world_size > available:
+        yield "oversubscribed"
+    if group.nodes > 1 and machine.emulated:
+        yield "emulated_network"
 
 
 def _backends(machine: Machine, device: str) -> list[str]:
@@ -218,11 +258,12 @@ def _refusal(group: Group, point: Point, machine: Machine, devices: int) -> str 
 
 def _too_large(group: Group, point: Point, machine: Machine) -> str | None:
     needed = COPIES.get(point.op, OTHER_COPIES) * point.bytes
+    here = group.world_size // (1 if machine.emulated else group.nodes)
     if group.device == "cpu":
-        needed *= group.world_size
+        needed *= here
         there = machine.memory_bytes
     else:
-        sizes = [one.memory_bytes for one in machine.devices[: group.world_size]]
+        sizes = [one.memory_bytes for one in machine.devices[:here]]
         there = min((size for size in sizes if size is not None), default=0)
     allowed = SHARE_OF_MEMORY * there
     if not there or needed <= allowed:

@@ -364,14 +364,13 @@ def core_sets(
 def visible_devices(case: Placed, machine: Machine) -> Mapping[str, str]:
     """Environment that shows a rank exactly the case's devices, and a CPU case none.
 
-    The first ``world_size`` of the machine's own list, so that 2 devices are among 4, and 4 among
-    8.
+    The first of the machine's own list, so that 2 devices are among 4, and 4 among 8.
     """
     if case.device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
     if case.device != "cuda":
         return {}
-    chosen = machine.devices[: case.world_size]
+    chosen = machine.devices[: case.world_size // case.nodes]
     return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible_as for device in chosen)}
 
 

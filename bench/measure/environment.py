@@ -153,6 +153,14 @@ def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
     the kernel's version, or the commit. An environment of an earlier version, or of another system,
     may lack some.
     """
+    hosts = environment.get("hosts") or []
+    if hosts:
+        plain = {name: value for name, value in environment.items() if name != "hosts"}
+        return {**comparable(plain), "hosts": [comparable(one) for one in hosts]}
+    network = environment.get("network")
+    if network:
+        plain = {name: value for name, value in environment.items() if name != "network"}
+        return {**comparable(plain), "network": network.get("kind")}
     devices = environment.get("devices") or []
     variables = environment.get("variables") or {}
     return {

@@ -111,7 +111,9 @@ def used_before(case: Placed, machine: Machine) -> tuple[int | None, ...]:
     with opened() as nvml:
         if nvml is None:
             return ()
-        handles = [nvml.device(one.visible_as) for one in machine.devices[: case.world_size]]
+        handles = [
+            nvml.device(one.visible_as) for one in machine.devices[: case.world_size // case.nodes]
+        ]
         infos = [nvml.ask("nvmlDeviceGetMemoryInfo", one) if one else None for one in handles]
     return tuple(None if info is None else int(info.used) for info in infos)
 

@@ -14,7 +14,7 @@ from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_
 from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
 from bench.plan.fields import Settings
 from bench.plan.filter import Known, matching
-from bench.plan.fit import backend_of, flags_of, missing, scope_of
+from bench.plan.fit import backend_of, flags_of, missing, nodes_of, scope_of
 from bench.plan.reader import words_of
 from bench.plan.registry import find_strategy, find_workload, split_reference
 from bench.plan.settings import problem_of
@@ -217,6 +217,9 @@ class BlockPlanner:
     ) -> PlannedCase:
         device = self.machine.device_type(settings.device)
         per_device, total = self._batch(model, world_size, settings)
+        each = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
+        nodes = nodes_of(settings.nodes, way.strategy, world_size, each, self.machine.hosts)
+        between = nodes > 1  # a link that nothing goes over makes no other case
         case = identify(
             Case(
                 workload=model.name,
@@ -228,6 +231,7 @@ class BlockPlanner:
                 device=device,
                 backend=backend_of(way.strategy, settings.backend, device, self.machine),
                 world_size=world_size,
+                nodes=nodes,
                 precision=settings.precision,
                 compile=settings.compile,
                 optimizer=(
@@ -245,9 +249,11 @@ class BlockPlanner:
                 compile_scope=scope_of(way.strategy, settings.compile, settings.compile_scope),
                 accumulation_sync=settings.accumulation_sync,
                 env=settings.env,
+                link=settings.link if between else None,
+                latency_ms=settings.latency_ms if between else None,
             )
         )
-        available = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
+        available = each * min(nodes, self.machine.hosts)
         return PlannedCase(
             case=case,
             effort=effort,
@@ -268,7 +274,7 @@ class BlockPlanner:
     def _skip_reason(
         self, case: Case, model: _Model, strategy: Strategy, available: int
     ) -> str | None:
-        reason = missing(case, model.facts, available, self.machine)
+        reason = missing(case, strategy, model.facts, available, self.machine)
         reason = reason or problem_of(case, model.facts, strategy)
         if reason is not None:
             return reason

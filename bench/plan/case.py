@@ -43,6 +43,8 @@ ADDED = (
     "compile_scope",
     "accumulation_sync",
     "env",
+    "link",
+    "latency_ms",
 )
 """Fields that a case did not always have: left out of its identity where they have their default,
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
@@ -64,6 +66,10 @@ class Placed(Protocol):
     @property
     def world_size(self) -> int:
         """Number of devices."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of hosts that they are spread over, as many on each."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +95,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     world_size: PositiveInt
     """Number of devices, also for a strategy that drives them from one process."""
     nodes: PositiveInt = 1
+    """Number of hosts, each with as many of the devices."""
     precision: Precision
     compile: Compile
     optimizer: Optimizer
@@ -117,6 +124,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """After which micro-steps gradients are synchronised."""
     env: dict[str, str] = {}
     """Environment variables of its processes, which are freshly executed with them."""
+    link: str | None = None
+    """Speed of each emulated host's link, such as 1gbit; None where it is whatever it is."""
+    latency_ms: NaturalFloat | None = None
+    """That its packets are held back on the way from one emulated host to another."""
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 
@@ -221,6 +232,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cannot_compile: dict[str, str] = {}
     """Per device type, why ``torch.compile`` cannot work there, with the remedy."""
     memory_bytes: int = 0
+    hosts: PositiveInt = 1
+    """That take part in the run, each with as many devices as this one."""
+    unlike_hosts: bool = False
+    """Whether their devices are of several kinds."""
+    emulated: bool = False
+    """Whether they are emulated on one machine, and their links can be set."""
 
     def device_type(self, asked: str) -> str:
         """The type that a suite's ``device`` stands for here.
@@ -236,6 +253,19 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         if device == "cpu":
             return len(self.cores) // cores_per_device
         return len(self.devices) if device == self.accelerator else 0
+
+
+RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def bytes_per_s(rate: str) -> float:
+    """A link's rate in words, as ``tc`` writes it: in bits, and powers of 1000.
+
+    >>> bytes_per_s("800mbit")
+    100000000.0
+    """
+    number, unit = rate[:-4], rate[-4:]
+    return int(number) * RATE_UNITS[unit] / 8
 
 
 def identify(case: Case) -> Case:
@@ -263,6 +293,8 @@ def identify(case: Case) -> Case:
             case.optimizer_kernels: case.optimizer_kernels != "auto",
             "sync_every": case.accumulation_sync == "every",
             "env": bool(case.env),
+            str(case.link): case.link is not None,
+            f"{case.latency_ms:g}ms" if case.latency_ms is not None else "": bool(case.latency_ms),
             "twin": case.twin,
         }.items()
         if applies

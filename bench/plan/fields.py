@@ -18,6 +18,7 @@ from bench.plan.case import (
     Effort,
     Limits,
     Natural,
+    NaturalFloat,
     Optimizer,
     OptimizerKernels,
     PositiveFloat,
@@ -30,6 +31,8 @@ from bench.plan.case import (
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 """Name of an environment variable."""
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$", max_length=1000)]
+Link = Annotated[str, msgspec.Meta(pattern=r"^[1-9]\d{0,5}(kbit|mbit|gbit)$")]
+"""A rate as tc writes it: bits a second, in powers of 1000."""
 Variables = dict[Annotated[str, msgspec.Meta(pattern=VARIABLE, max_length=100)], Text]
 
 
@@ -94,6 +97,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Environment variables of the processes, which are freshly executed with them; a list of
     values is an axis, null leaves a variable as it is. Helps to try what a library reads at its
     start, such as NCCL_ALGO. Costs seconds for each launch to import torch anew."""
+    nodes: PositiveInt | None = None
+    """Hosts that the devices are spread over, as many on each; null is the fewest that have them.
+    Helps to compare devices of one host with as many of several. Costs the speed of the links
+    between them."""
+    link: Link | None = None
+    """Speed of each host's link, such as 1gbit, between emulated hosts; null leaves it as fast as
+    it is. Helps to see at which speed communication binds. Costs nothing beyond what it is to
+    show; elsewhere than in the laboratory such cases are skipped."""
+    latency_ms: NaturalFloat | None = None
+    """Milliseconds that a packet is held back between emulated hosts. Helps to see what distance
+    does. Costs nothing beyond that; needs a kernel with netem."""
     data: Literal["device"] = "device"
     """Where batches come from: made on the device beforehand. Helps to time training without an
     input pipeline. Costs nothing but memory for a few batches."""

@@ -31,6 +31,8 @@ def flags_of(
             yield "shared_cores"
     if _are_mixed(case, available, machine):
         yield "mixed_devices"
+    if case.nodes > 1 and machine.emulated:
+        yield "emulated_network"
     if case.precision == "fp16-amp" and case.device != "cpu" and case.optimizer_kernels != "fused":
         yield "scaler_syncs"
     if case.device == "cpu" and _is_emulated(case, machine):
@@ -46,11 +48,17 @@ def _is_emulated(case: Case, machine: Machine) -> bool:
 
 def _are_mixed(case: Case, available: int, machine: Machine) -> bool:
     """Whether the devices that the case would use are not all of one kind."""
+    if case.nodes > 1 and machine.unlike_hosts:
+        return True
     if case.device == "cpu":
-        used = min(case.world_size, available) * (case.cores_per_device or 1)
+        used = min(case.world_size, available) * (case.cores_per_device or 1) // case.nodes
         speeds = machine.core_speeds[:used]
         return bool(speeds) and min(speeds) < EQUALLY_FAST * max(speeds)
-    devices = machine.devices[: case.world_size] if case.device == machine.accelerator else ()
+    devices = (
+        machine.devices[: case.world_size // case.nodes]
+        if case.device == machine.accelerator
+        else ()
+    )
     # In whole GiB: two of a kind may differ by what the driver keeps for itself.
     return len({(one.name, round((one.memory_bytes or 0) / 2**30)) for one in devices}) > 1
 
@@ -72,8 +80,53 @@ def scope_of(strategy: Strategy, mode: Compile, asked: CompileScope) -> CompileS
     return asked
 
 
-def missing(case: Case, facts: Facts, available: int, machine: Machine) -> str | None:
+def nodes_of(asked: int | None, strategy: Strategy, world_size: int, each: int, hosts: int) -> int:
+    """Hosts that a case is spread over: as asked, or the fewest that have its devices.
+
+    One that no number of hosts can have as many devices of each is left to one, which lacks them.
+
+    Args:
+        asked: by the suite; None for the fewest.
+        strategy: of the case; one that drives all devices from one process stays on its host.
+        world_size: devices.
+        each: devices of each host.
+        hosts: of the run.
+
+    >>> from bench.strategies.ddp import STRATEGIES
+    >>> [nodes_of(None, STRATEGIES[0], devices, 4, 2) for devices in (1, 4, 8, 16)]
+    [1, 1, 2, 2]
+    """
+    if asked is not None:
+        return asked
+    if strategy.processes == "one":
+        return 1
+    enough = (n for n in range(1, hosts + 1) if n * each >= world_size and not world_size % n)
+    most = max((n for n in range(1, hosts + 1) if not world_size % n), default=1)
+    return next(enough, most)
+
+
+def _missing_hosts(case: Case, strategy: Strategy, machine: Machine) -> str | None:
+    """Why the run's hosts are not those that the case asks for."""
+    if case.nodes > machine.hosts:
+        return f"needs {case.nodes} hosts, this run has {machine.hosts}"
+    if case.world_size % case.nodes:
+        return f"{case.world_size} devices are not as many on each of {case.nodes} hosts"
+    if case.nodes > 1 and strategy.processes == "one":
+        return "drives all devices from one process, which are those of one host"
+    if not machine.emulated and not (case.link is None and case.latency_ms is None):
+        return (
+            "the links of real hosts are what they are; bench lab run sets those of emulated ones"
+        )
+    return None
+
+
+def missing(
+    case: Case, strategy: Strategy, facts: Facts, available: int, machine: Machine
+) -> str | None:
     """Why this machine, or anyone's, cannot run the case, whatever the strategy says of it."""
+    reason = _missing_hosts(case, strategy, machine)
+    if reason is not None:
+        return reason
     if case.device != "cpu" and case.world_size > available:
         return f"needs {plural(case.world_size, f'{case.device} device')}, found {available}"
     if case.device == "cpu" and case.world_size > MAX_RANKS_PER_CORE_SET * max(available, 1):

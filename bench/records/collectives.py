@@ -33,6 +33,10 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Type of the device that holds the tensors."""
     dtype: str
     world_size: AtLeastOne
+    nodes: AtLeastOne = 1
+    """Hosts that the ranks are spread over."""
+    link: str | None = None
+    """Speed of the emulated hosts' links."""
     bytes: Bytes
     """As nccl-tests counts them: of the whole output of an all-gather, of the whole input of a
     reduce-scatter, and of all that a rank sends in an all-to-all."""
@@ -60,9 +64,31 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Calls in a row."""
 
     @property
-    def key(self) -> tuple[str, str, str, str, int, int]:
+    def key(self) -> tuple[str, str, str, str, int, int, int, str | None]:
         """What is compared with nothing unlike."""
-        return (self.op, self.backend, self.device, self.dtype, self.world_size, self.bytes)
+        place = (self.world_size, self.nodes, self.bytes, self.link)
+        return (self.op, self.backend, self.device, self.dtype, *place)
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank sent to another while all others were quiet."""
+
+    source: Annotated[int, msgspec.Meta(ge=0)]
+    target: Annotated[int, msgspec.Meta(ge=0)]
+    bytes_per_s: Rate
+    round_trip_s: Seconds
+    """Of a small message."""
+
+
+class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+    """Every ordered pair of some ranks."""
+
+    backend: str
+    hosts: list[str]
+    """Of each rank."""
+    pairs: list[Pair]
+    link: str | None = None
+    """Speed of the emulated hosts' links."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):

@@ -260,6 +260,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """That it was bound to."""
     threads: AtLeastOne
     """Of computation on the host."""
+    host: str | None = None
+    """Its name, in a run of several."""
 
 
 class HostConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,6 +353,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int | None
     """None where no single rank can be told to be the cause."""
+    host: str | None = None
+    """Name of the host at fault, in a run of several; null where it cannot be told."""
     phase: str
     step: int | None = None
     """Optimizer steps that it had completed, up to the last block of them."""
@@ -394,8 +398,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Of any pass; null where nothing was to be compiled."""
     placement: list[Placement] | None = None
     """Per process."""
+    hosts: list[str] | None = None
+    """Name of the host that each process ran on; null in a case of one host."""
     conditions: Conditions | None = None
-    """During the window of a timing pass."""
+    """During the window of a timing pass; on the first host."""
+    conditions_elsewhere: list[Conditions] | None = None
+    """On the other hosts, in their order."""
     observers: list[str] | None = None
     """What observed or slowed a process of a timing pass on purpose; null where nothing did."""
     flags: list[str] = []

@@ -28,12 +28,13 @@ from bench.report.drawing import (
     save,
     why_missing,
 )
+from bench.report.links import link_figure
 from bench.report.notes import variants
 from bench.report.tables import Table
 
 PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
-CHANGE = "change"
-CHARTS = ("speedup", "throughput", "memory", "peak", "timeline", "step", CHANGE)
+LINK, CHANGE = "link", "change"
+CHARTS = ("speedup", "throughput", "memory", "peak", "timeline", "step", LINK, CHANGE)
 MOST_VARIANTS, MOST_ROWS = 13, 104
 """Of a table whose charts can still be read: twelve strategies and the baseline, on one to 128
 devices."""
@@ -77,6 +78,8 @@ def _figures(table: Table) -> Iterator[tuple[str, str, Any]]:
     if are_readable(rows):
         for name, what, figure in _scaling_figures(table, measured):
             yield f"{table.stem}-{name}", what, figure
+    if len({row.case.link for row in measured if row.case.nodes > 1}) > 1:
+        yield f"{table.stem}-{LINK}", "Throughput against link speed", link_figure(measured)
     for settings in table.settings:
         figure = change_figure(settings, rows)
         if figure is not None:

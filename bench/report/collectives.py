@@ -18,6 +18,8 @@ from bench.records.store import RUN, read_run, write_atomically
 from bench.report.cells import DASH
 from bench.report.drawing import Chart, charts_in, new_figure, save
 from bench.report.markup import escape, picture
+from bench.report.network import network_section
+from bench.report.pairs import pairs_section
 from bench.report.summary import machine_lines
 
 REPORT, CHARTS = "report.md", "charts"
@@ -49,9 +51,12 @@ class Line(NamedTuple):
 
     backend: str
     world_size: int
+    nodes: int = 1
+    link: str = ""
 
     def __str__(self) -> str:
-        return f"{self.backend} x{self.world_size}"
+        hosts = f" on {self.nodes} hosts" if self.nodes > 1 else ""
+        return f"{self.backend} x{self.world_size}{hosts}{', ' * bool(self.link)}{self.link}"
 
 
 def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limit]]:
@@ -101,6 +106,7 @@ def page(
     parts = ["# Collectives alone", *(f"- {escape(one)}" for one in found(rows, limits))]
     parts = [parts[0], "\n".join(parts[1:])]
     parts += [picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts]
+    parts += pairs_section(info.suite.get("pairs", []))
     parts += ["## NCCL against gloo", *_against(rows)]
     for op, of_op in _grouped(rows, lambda row: row.op):
         parts.append(f"## {escape(op)}")
@@ -111,6 +117,7 @@ def page(
             parts.append(text if number else f"{escape(dtype)}:\n\n{text}" if text else "")
         parts.append("\n".join(f"- {escape(one)}" for one in reasons(of_op)))
     parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", machine_lines(info)]
+    parts += network_section(info.environment)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -127,11 +134,17 @@ def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
         least = min(good, key=lambda row: (row.bytes, row.median_s or 0.0))
         assert least.median_s is not None, "it succeeded"
         yield (
-            f"{op} over {line.backend} on {line.world_size} ranks: up to "
+            f"{op} over {line.backend} on {line.world_size} ranks{_on(line)}: up to "
             f"{_rate(best.back_to_back_busbw_bytes_per_s)} GB/s on the bus back to back (busbw, "
             f"{size_of(best.bytes)} of {best.dtype}), and {duration_of(least.median_s)} for "
             f"{size_of(least.bytes)}."
         )
+
+
+def _on(line: Line) -> str:
+    if line.nodes == 1:
+        return ""
+    return f" of {line.nodes} hosts" + (f" with links of {line.link}" if line.link else "")
 
 
 def _against(rows: Sequence[Collective]) -> list[str]:
@@ -139,12 +152,14 @@ def _against(rows: Sequence[Collective]) -> list[str]:
     good = {row.key: row for row in rows if row.status == "ok"}
     body = []
     for key, gloo in good.items():
-        op, backend, device, dtype, world_size, size = key
-        nccl = good.get((op, "nccl", device, dtype, world_size, size))
+        op, backend, device, dtype, world_size = key[:5]
+        nccl = good.get((op, "nccl", *key[2:]))
         if backend == "gloo" and nccl is not None and gloo.median_s and nccl.median_s:
             ratio = gloo.median_s / nccl.median_s
             times = [duration_of(nccl.median_s), duration_of(gloo.median_s)]
-            body.append([op, device, dtype, world_size, size_of(size), *times, f"{ratio:.3g}"])
+            body.append(
+                [op, device, dtype, world_size, size_of(gloo.bytes), *times, f"{ratio:.3g}"]
+            )
     if body:
         heads = ["operation", "tensors on", "type", "ranks", "size", "NCCL", "gloo", "gloo / NCCL"]
         return [_tabulated(body, heads, texts=3), PUBLISHED]
@@ -205,7 +220,11 @@ def reasons(rows: Sequence[Collective]) -> list[str]:
     return [f"{_which(some)}: {why}" for why, some in said.items()]
 
 
-FLAGS = {"oversubscribed": "more ranks than cores, so that they wait for each other's turn"}
+FLAGS = {
+    "oversubscribed": "more ranks than cores, so that they wait for each other's turn",
+    "emulated_network": "the hosts are one machine, whose kernel carries their talk on the cores"
+    " of the ranks; a token bucket sets the links' speed",
+}
 
 
 def _which(rows: Sequence[Collective]) -> str:
@@ -218,7 +237,7 @@ def _which(rows: Sequence[Collective]) -> str:
 
 def line_of(row: Collective) -> Line:
     """Where a row belongs."""
-    return Line(row.backend, row.world_size)
+    return Line(row.backend, row.world_size, row.nodes, row.link or "")
 
 
 def size_of(size: int) -> str:

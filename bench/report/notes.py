@@ -29,7 +29,7 @@ DETAILED_FLAGS = frozenset(
 """Flags that concern what the second table shows, too."""
 SCALING_FLAGS = frozenset({"superlinear"})
 """Flags of a comparison that tables of settings do not make."""
-NAMED_BY_VALUE = ("precision", "optimizer", "backend")
+NAMED_BY_VALUE = ("precision", "optimizer", "backend", "link")
 """Fields whose values say what they are of."""
 NAMED = (
     "compile",
@@ -39,6 +39,7 @@ NAMED = (
     "accumulation_steps",
     "accumulation_sync",
     "env",
+    "latency_ms",
 )
 """Fields that are named beside their values."""
 SHORT_NAMES = {"compile_scope": "scope"}
@@ -46,7 +47,7 @@ SHORT_NAMES = {"compile_scope": "scope"}
 NOT_DONE = "asked for and not done"
 FROM_CACHE = 0.5
 """Share of the longest time of compiling below which a launch has found what it needed."""
-PLAIN_VALUES = {**PLAIN, **{name: value for name, (_, value) in WITHIN.items()}}
+PLAIN_VALUES = {"latency_ms": None, **PLAIN, **{name: value for name, (_, value) in WITHIN.items()}}
 LOOSE = {
     "precision": "another precision: does not train bit for bit the same",
     "compile": "compiled: may sum in another order, and so not train bit for bit the same",
@@ -280,10 +281,34 @@ def variants(rows: Sequence[Row]) -> Callable[[Case], str]:
     ]
 
     not_compiled = {row.case.id for row in rows if "not_compiled" in row.flags}
+    spread = _sizes_on_unlike_hosts(cases)
 
     def name(case: Case) -> str:
-        texts = (_value(case, name, not_compiled) for name in varying)
+        texts = [_value(case, name, not_compiled) for name in varying]
+        texts += [plural(case.nodes, "host")] if case.world_size in spread else []
         return ", ".join([case.label, *filter(None, texts)])
+
+    return name
+
+
+def _sizes_on_unlike_hosts(cases: Sequence[Case]) -> set[int]:
+    """Numbers of devices that some rows have on more hosts than others."""
+    found: dict[int, set[int]] = {}
+    for case in cases:
+        found.setdefault(case.world_size, set()).add(case.nodes)
+    return {size for size, nodes in found.items() if len(nodes) > 1}
+
+
+def place_of(rows: Sequence[Row]) -> Callable[[Case], str]:
+    """Names the hosts and the link of a case as far as others of as many devices have others."""
+    cases = [row.case for row in rows]
+    spread = _sizes_on_unlike_hosts(cases)
+    varying = [n for n in ("link", "latency_ms") if len({getattr(c, n) for c in cases}) > 1]
+
+    def name(case: Case) -> str:
+        texts = [_value(case, name, set()) for name in varying]
+        texts += [plural(case.nodes, "host")] if case.world_size in spread else []
+        return ", ".join(filter(None, texts))
 
     return name
 

@@ -24,6 +24,7 @@ from bench.report import batches
 from bench.report.charts import CHANGE, are_readable, write_charts
 from bench.report.drawing import Chart
 from bench.report.markup import escape, picture
+from bench.report.network import network_section
 from bench.report.notes import Footnotes, Which
 from bench.report.settings import SettingsTable
 from bench.report.style import TERMINAL, Column, Style, render
@@ -191,7 +192,7 @@ def markdown(
         parts.append(_pictures(one for one in drawn if one.svg.stem not in own))
     parts += ["## How to read this", HOW_TO_READ]
     parts += [SETTINGS_TO_READ] if any(table.settings for table in tables) else []
-    parts += ["## Where it was measured", machine_lines(info)]
+    parts += ["## Where it was measured", machine_lines(info), *network_section(info.environment)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

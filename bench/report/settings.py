@@ -19,7 +19,7 @@ from bench.analyze.settings import (
 )
 from bench.errors import plural
 from bench.report import cells
-from bench.report.notes import NAMED_BY_VALUE, NOT_DONE, SHORT_NAMES
+from bench.report.notes import NAMED_BY_VALUE, NOT_DONE, SHORT_NAMES, place_of
 from bench.report.style import Column
 
 MIB = 2**20
@@ -94,8 +94,9 @@ def _settings(
     rows = [row for group in groups for row in group]
     strategies = list(dict.fromkeys(row.case.strategy for row in rows))
     names = {}
+    place = place_of(rows)
     for row in rows:
-        words = _name(row, row.settings) or PLAIN
+        words = ", ".join(filter(None, [_name(row, row.settings) or PLAIN, place(row.case)]))
         names[row.case.id] = words if len(strategies) == 1 else f"{row.case.strategy}: {words}"
     return SettingsTable(
         title=f"Settings of {_and(strategies)}",

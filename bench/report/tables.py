@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +10,7 @@ import msgspec
 
 from bench.analyze.rows import PEAKS, Row, family
 from bench.errors import plural
-from bench.plan.case import UNSAFE, Case
+from bench.plan.case import UNSAFE, Case, bytes_per_s
 from bench.report import cells
 from bench.report.notes import noise_sentence, variants
 from bench.report.settings import SettingsTable, settings_tables
@@ -68,7 +69,7 @@ def tables_of(rows: Sequence[Row], *, compact: bool = False) -> list[Table]:
 
 
 def _table(rows: list[Row], title: str, stem: str, *, compact: bool) -> Table:
-    rows = sorted(rows, key=lambda row: row.case.world_size)
+    rows = sorted(rows, key=_place)
     case = rows[0].case
     memory = next(
         (name for name in PEAKS if any(cells.known(cells.memory_of(r, name)) for r in rows)), ""
@@ -108,10 +109,19 @@ def _plain(value: object) -> str:
 def named(rows: Sequence[Row]) -> list[Column]:
     """What every table begins with."""
     name = variants(rows)
+    columns = [Column("devices", lambda row: str(row.case.world_size), is_figure=False)]
+    if any(row.case.nodes > 1 for row in rows):
+        columns.append(Column("hosts", lambda row: str(row.case.nodes), is_figure=False))
     return [
-        Column("devices", lambda row: str(row.case.world_size), is_figure=False, is_text=False),
+        *columns,
         Column("strategy", lambda row: name(row.case), is_figure=False, is_text=True),
     ]
+
+
+def _place(row: Row) -> tuple[int, int, float]:
+    """Orders rows by devices, hosts, and the speed of the links between these."""
+    link = row.case.link
+    return row.case.world_size, row.case.nodes, math.inf if link is None else bytes_per_s(link)
 
 
 def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
@@ -135,9 +145,10 @@ def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
 
 
 def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
-    devices, strategy = named(rows)
+    devices, *hosts, strategy = named(rows)
     return [
         msgspec.structs.replace(devices, heading="dev."),
+        *hosts,
         msgspec.structs.replace(strategy, width=NAME_WIDTH),
         Column(f"{_unit(rows)}s/s", cells.short_throughput),
         Column("speedup", lambda row: cells.comparison(row.speedup)),

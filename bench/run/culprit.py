@@ -94,7 +94,8 @@ def reason_of(culprit: RankOutcome, outcomes: Sequence[RankOutcome]) -> str:
             f"{plural(len(stalled), 'rank')}, in {culprit.phase}: {failure.reason}; which of them"
             " held the others up is not known"
         )
-    reason = f"rank {culprit.rank} of {len(outcomes)}, in {culprit.phase}: {failure.reason}"
+    host = "" if culprit.host is None else f" on {culprit.host}"
+    reason = f"rank {culprit.rank} of {len(outcomes)}{host}, in {culprit.phase}: {failure.reason}"
     if is_echo(failure):  # of what has no better words elsewhere, so that all of them are needed
         others = [one for one in outcomes if one.failure is not None and one is not culprit]
         reason += "".join(f"; rank {o.rank}: {o.failure.reason}" for o in others if o.failure)
@@ -107,6 +108,7 @@ def fault_of(culprit: RankOutcome, outcomes: Sequence[RankOutcome]) -> Fault:
     assert failure is not None
     return Fault(
         rank=None if _is_unknown(culprit, outcomes) else culprit.rank,
+        host=culprit.host if failure.is_of_launch or not _is_unknown(culprit, outcomes) else None,
         phase=culprit.phase,
         step=culprit.step,
         exception=failure.exception,

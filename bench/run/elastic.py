@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -17,12 +18,14 @@ from bench.errors import BenchError
 from bench.run import logs, server, signals, stacks
 from bench.run.ends import SERVER_DIED, Ends, explained
 from bench.run.handles import require_handles
-from bench.run.handover import RankOutcome
+from bench.run.handover import Node, RankOutcome
 from bench.run.phases import START, read_note
 from bench.run.process import outcome_file
 from bench.run.signals import GIVE_UP, GaveUpError
 from bench.run.watch import Watch
 
+MEET_S = 60
+"""For the agents of all hosts to meet, once each has said that it is ready."""
 SHUTDOWN_S = 2
 """For ranks to end by themselves when the launch is over."""
 
@@ -32,6 +35,7 @@ def run_elastic(
     file: Path,
     watch: Watch,
     *,
+    node: Node | None = None,
     variables: Mapping[str, str] = server.NONE,
     meanwhile: AbstractContextManager[object] | None = None,
 ) -> Ends:
@@ -40,7 +44,8 @@ def run_elastic(
     Args:
         entry: what each process calls, with the file's name.
         file: in the launch's folder, where logs go too.
-        watch: of as many processes as there shall be.
+        watch: of as many processes as there shall be on this host.
+        node: place of this host, where others launch their share of the same ranks.
         variables: of the fork server's environment.
         meanwhile: is entered while they run.
 
@@ -52,14 +57,9 @@ def run_elastic(
     processes = watch.expected
     require_handles(processes)
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        **_meeting(node),
         nproc_per_node=processes,
         run_id=file.parent.name,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",  # port 0: the system picks a free one
-        rdzv_configs={"is_host": True},  # else it would look for one elsewhere when that fails
-        local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
         start_method=server.START_METHOD,
@@ -90,9 +90,42 @@ def run_elastic(
     return watch.ends(server_died=server.has_ended(forker))
 
 
-def read_outcomes(folder: Path, processes: int, ends: Ends) -> tuple[RankOutcome, ...]:
-    """What each rank of a launch that has ended handed over, or what its end says of it."""
-    found = tuple(_outcome(folder, rank, ends) for rank in range(processes))
+def _meeting(node: Node | None) -> dict[str, Any]:
+    """Where the agents of a launch meet: torchrun's c10d on one host, its static on several.
+
+    The latter numbers hosts as it is told, and not by their addresses. All of them are known to be
+    there when it begins.
+    """
+    if node is not None:
+        return {
+            "min_nodes": node.nodes,
+            "max_nodes": node.nodes,
+            "rdzv_backend": "static",
+            "rdzv_endpoint": f"{node.address}:{node.port}",
+            "rdzv_configs": {"rank": node.rank, "timeout": MEET_S},
+        }
+    return {
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": "127.0.0.1:0",  # port 0: the system picks a free one
+        "rdzv_configs": {"is_host": True},  # else it would look for one elsewhere when that fails
+        "local_addr": "127.0.0.1",
+    }
+
+
+def read_outcomes(
+    folder: Path, processes: int, ends: Ends, first_rank: int = 0
+) -> tuple[RankOutcome, ...]:
+    """What each rank of a launch that has ended handed over, or what its end says of it.
+
+    Args:
+        folder: of the launch on this host.
+        processes: on this host.
+        ends: of these.
+        first_rank: of these.
+    """
+    found = tuple(_outcome(folder, local, ends, first_rank) for local in range(processes))
     return _with_faults_of_teardown(found, ends)
 
 
@@ -132,34 +165,34 @@ def _with_faults_of_teardown(
     if all(outcome.failure is None for outcome in outcomes):
         return outcomes
     return tuple(
-        msgspec.structs.replace(one, failure=ends.failure(one.rank))
-        if one.failure is None and ends.was_killed(one.rank)
+        msgspec.structs.replace(one, failure=ends.failure(local))
+        if one.failure is None and ends.was_killed(local)
         else one
-        for one in outcomes
+        for local, one in enumerate(outcomes)
     )
 
 
-def _outcome(folder: Path, rank: int, ends: Ends) -> RankOutcome:
+def _outcome(folder: Path, local: int, ends: Ends, first_rank: int) -> RankOutcome:
     """What a rank handed over, or what its end says.
 
     A process that fails after handing over its result has not lost it.
     """
     try:
-        content = outcome_file(folder, rank).read_bytes()
+        content = outcome_file(folder, local).read_bytes()
         outcome = msgspec.json.decode(content, type=RankOutcome)
     except FileNotFoundError:
-        note = read_note(folder, rank)
+        note = read_note(folder, local)
         outcome = RankOutcome(
-            rank=rank,
+            rank=first_rank + local,
             phase=note.phase if note is not None else START,
             step=note.step if note is not None else None,
-            failure=ends.failure(rank),
+            failure=ends.failure(local),
         )
-    text = logs.read_tail(folder, rank)
+    text = logs.read_tail(folder, local)
     return msgspec.structs.replace(
         outcome,
         failure=outcome.failure and explained(outcome.failure, text),
-        exit_code=ends.code(rank) or None,
+        exit_code=ends.code(local) or None,
         stack=stacks.main_stack(text),
         log_tail=logs.tail_lines(text),
     )

@@ -13,7 +13,7 @@ from bench.measure.flops import Work
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
-from bench.records.collectives import Limit
+from bench.records.collectives import Limit, Pair
 from bench.records.record import Conditions, Parity, Placement
 
 Job = Literal["timing", "parity", "memory", "communication", "max_batch", "reference"]
@@ -28,6 +28,63 @@ class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
     """None for all."""
     limit_bytes: int | None = None
     """Of each file."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A host among those of one launch, and where its ranks meet the others'."""
+
+    rank: int
+    nodes: int
+    address: str
+    """Of the launch's store, on node 0."""
+    port: int
+    interface: str | None = None
+    """Of this host, that leads to the others; None where it is not known."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one host is to launch, whatever that is."""
+
+    number: int
+    """Of the launch in its run, the same on all hosts."""
+    nodes: int
+    """Hosts of the launch."""
+    processes: int
+    """On each of them."""
+    meets: bool = True
+    """Whether processes of one host meet those of others."""
+    ready_s: float
+    """For a host to be ready for it."""
+    limit_s: float
+    """For all of it."""
+    link: str | None = None
+    """As in a case, and so is the next."""
+    latency_ms: float | None = None
+    node: Node | None = None
+    """Place of this host; None for processes that meet none of another."""
+
+    @property
+    def first_rank(self) -> int:
+        """Of this host's processes, which all hosts have as many of."""
+        return self.node.rank * self.processes if self.node is not None else 0
+
+
+class CaseShare(Share, frozen=True, kw_only=True, tag="case"):
+    """A job of a case."""
+
+    job: Job
+    case: Case
+    effort: Effort
+    launch: int
+    trace: TraceWish | None = None
+    retries: tuple[str, ...] = ()
+
+
+class OtherShare(Share, frozen=True, kw_only=True, tag="other"):
+    """Something else than a case: only the command that both hosts were given knows what."""
+
+    content: str
+    """As JSON."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +176,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one process found out."""
 
     rank: int
+    host: str | None = None
+    """Name of the host that it ran on; None in a run of one host."""
     phase: str = "start"
     """How far it came: start, set-up, warm-up, window ..., done."""
     failure: Failure | None = None
@@ -154,6 +213,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """This rank's own view: every rank compares the gradients that it holds."""
     times: list[Times] = []
     """Of collectives alone, in the order of their points."""
+    pairs: list[Pair] = []
+    """That this rank has sent to."""
     limits: list[Limit] = []
     """What no collective can pass here."""
     step: int | None = None

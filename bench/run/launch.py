@@ -9,10 +9,9 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,10 +26,11 @@ from bench.records.record import Conditions
 from bench.run import server, worker
 from bench.run.elastic import read_outcomes, run_elastic
 from bench.run.ends import SERVER_DIED
-from bench.run.handover import Assignment, Job, RankOutcome, TraceWish
-from bench.run.loopback import loopback_variables
+from bench.run.handover import Assignment, CaseShare, Job, RankOutcome, TraceWish
+from bench.run.hosts import Hosts
+from bench.run.loopback import loopback_variables, outward_variables
 from bench.run.phases import launch_limit_s
-from bench.run.retries import launch_with_retries
+from bench.run.retries import Launched, launch_with_retries
 from bench.run.watch import Watch
 
 
@@ -60,16 +60,18 @@ def _send_machine(sender: Connection) -> None:
 
 
 class Launcher:
-    """Launches on one host.
+    """Launches on this host, and on the others of its run.
 
     Args:
         scratch: private folder for references, outcomes and logs, which the caller removes.
         machine: whose cores and devices ranks are given.
+        hosts: that take part in the run; None for this one alone.
     """
 
-    def __init__(self, scratch: Path, machine: Machine) -> None:
+    def __init__(self, scratch: Path, machine: Machine, hosts: Hosts | None = None) -> None:
         self.scratch = scratch
         self.machine = machine
+        self.hosts = hosts
         self._count = 0
         self._told_of_sampler = False
 
@@ -85,6 +87,8 @@ class Launcher:
         Raises:
             BenchError: the new server does not answer.
         """
+        if self.hosts is not None:
+            self.hosts.renew(variables)
         server.renew_server(variables)
         context = multiprocessing.get_context(server.START_METHOD)
         child = context.Process(target=server.follow_server)  # type: ignore[attr-defined]
@@ -106,7 +110,7 @@ class Launcher:
         processes: int,
         reference: Path | None = None,
         trace: TraceWish | None = None,
-    ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
+    ) -> Launched:
         """Run one job of one case in fresh processes; returns one outcome for each.
 
         Args:
@@ -114,7 +118,7 @@ class Launcher:
             effort: how long.
             job: which pass.
             launch: which repeat.
-            processes: how many ranks this host starts.
+            processes: how many ranks each host starts.
             reference: file of the parity reference.
             trace: what a profile is to leave.
 
@@ -125,50 +129,71 @@ class Launcher:
         """
         if not server.serves(case.env):
             self.renew(case.env)
-        return launch_with_retries(
-            lambda retries: self._launch_once(
-                case,
-                effort,
-                job,
-                launch=launch,
-                processes=processes,
-                reference=str(reference) if reference is not None else None,
-                trace=trace,
-                retries=retries,
-            )
-        )
 
-    def _launch_once(
-        self, case: Case, effort: Effort, job: Job, *, processes: int, **told: Any
-    ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
-        """One attempt; ``told`` are fields of the assignment that the caller knows."""
-        started_s = time.monotonic()
-        with self.folder() as folder:
-            cores = tuple(
-                core_sets(
-                    self.machine,
-                    cores_per_device=case.cores_per_device,
-                    devices=case.world_size // case.nodes,
-                )
-            )
-            assignment = Assignment(
+        def launch_once(retries: tuple[str, ...]) -> Launched:
+            self._count += 1
+            share = CaseShare(
+                number=self._count,
+                nodes=case.nodes,
+                processes=processes,
+                meets=job != "reference",  # each host makes its own
+                ready_s=effort.limits.start_s,
+                limit_s=launch_limit_s(case, effort),
+                link=case.link,
+                latency_ms=case.latency_ms,
                 job=job,
                 case=case,
                 effort=effort,
-                folder=str(folder),
-                started_s=started_s,
-                cores=cores,
-                environment=self._environment(case, folder) | case.env,
-                watched=_watched(case, cores),
-                used_before=used_before(case, self.machine),
-                **told,
+                launch=launch,
+                trace=trace,
+                retries=retries,
             )
+            if self.hosts is None or case.nodes == 1:
+                return self.launch_share(share, reference)
+            return self._launch_on_all(self.hosts, share, reference)
+
+        return launch_with_retries(launch_once)
+
+    def _launch_on_all(self, hosts: Hosts, share: CaseShare, reference: Path | None) -> Launched:
+        made = [self._assignment(share, Path(), reference)]  # of a launch that does not begin
+
+        def run(own: CaseShare, elsewhere: Callable[[], bool]) -> tuple[RankOutcome, ...]:
+            assignment, outcomes = self.launch_share(own, reference, elsewhere)
+            made.append(assignment)
+            return outcomes
+
+        outcomes = hosts.launch(share, run)
+        return made[-1], outcomes
+
+    def launch_share(
+        self,
+        share: CaseShare,
+        reference: Path | None = None,
+        elsewhere: Callable[[], bool] = lambda: False,
+    ) -> Launched:
+        """Launch what is this host's of a launch, once.
+
+        Args:
+            share: of this host.
+            reference: file of the parity reference, on this host.
+            elsewhere: whether processes of other hosts have ended.
+        """
+        case, effort = share.case, share.effort
+        with self.folder(share.number) as folder:
+            assignment = self._assignment(share, folder, reference)
             file = folder / "assignment.json"
             file.write_bytes(msgspec.json.encode(assignment))
-            watch = Watch(processes, effort.limits, launch_limit_s(case, effort), folder)
-            sampler = self._sampler(assignment, watch) if job == "timing" else None
-            ends = run_elastic(worker.main, file, watch, variables=case.env, meanwhile=sampler)
-            first, *others = read_outcomes(folder, processes, ends)
+            watch = Watch(share.processes, effort.limits, share.limit_s, folder, elsewhere)
+            sampler = self._sampler(assignment, watch) if share.job == "timing" else None
+            ends = run_elastic(
+                worker.main,
+                file,
+                watch,
+                node=share.node,
+                variables=case.env,
+                meanwhile=sampler,
+            )
+            first, *others = read_outcomes(folder, share.processes, ends, share.first_rank)
             if sampler is not None:
                 conditions = _conditions(sampler, case, (first, *others))
                 first = msgspec.structs.replace(first, conditions=conditions)
@@ -177,11 +202,42 @@ class Launcher:
                     warnings.warn(f"conditions are not watched: {sampler.fault}", stacklevel=2)
             return assignment, (first, *others)
 
+    def _assignment(self, share: CaseShare, folder: Path, reference: Path | None) -> Assignment:
+        """What the ranks of this host are told."""
+        case = share.case
+        cores = tuple(
+            core_sets(
+                self.machine,
+                cores_per_device=case.cores_per_device,
+                devices=case.world_size // case.nodes,
+            )
+        )
+        return Assignment(
+            job=share.job,
+            case=case,
+            effort=share.effort,
+            launch=share.launch,
+            folder=str(folder),
+            started_s=time.monotonic(),
+            cores=cores,
+            environment=self._environment(share, folder) | case.env,
+            watched=_watched(case, cores),
+            used_before=used_before(case, self.machine),
+            reference=str(reference) if reference is not None else None,
+            trace=share.trace,
+            retries=share.retries,
+        )
+
     @contextlib.contextmanager
-    def folder(self) -> Iterator[Path]:
-        """A new one for a launch, until that is over."""
-        self._count += 1
-        folder = self.scratch / f"launch{self._count}"
+    def folder(self, number: int | None = None) -> Iterator[Path]:
+        """A new one for a launch, until that is over.
+
+        Args:
+            number: of the launch, in its run; None for the next.
+        """
+        if number is None:
+            self._count += 1
+        folder = self.scratch / f"launch{number or self._count}"
         folder.mkdir(parents=True)
         try:
             yield folder
@@ -191,14 +247,16 @@ class Launcher:
     def _sampler(self, assignment: Assignment, watch: Watch) -> Sampler:
         """What looks at the cores and devices of a launch while it runs."""
         case = assignment.case
-        devices = self.machine.devices[: case.world_size] if case.device == "cuda" else ()
+        here = case.world_size // case.nodes
+        devices = self.machine.devices[:here] if case.device == "cuda" else ()
         return Sampler(
             cores=assignment.watched,
             devices=[device.visible_as for device in devices],
             pids=watch.pids,
         )
 
-    def _environment(self, case: Case, folder: Path) -> dict[str, str]:
+    def _environment(self, share: CaseShare, folder: Path) -> dict[str, str]:
+        case = share.case
         environment = dict(visible_devices(case, self.machine))
         # NCCL's flight recorder writes a pickle when a collective fails: here, not in ~/.cache.
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
@@ -208,7 +266,10 @@ class Launcher:
             # that torch compiles beforehand go to the temporary folder, whatever it is told.
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "compiled")
             environment["TMPDIR"] = str(self.scratch)
-        return environment | (loopback_variables() if case.nodes == 1 else {})
+        node = share.node
+        return environment | (
+            loopback_variables() if node is None else outward_variables(node.interface)
+        )
 
 
 def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -221,7 +282,7 @@ def _watched(case: Case, cores: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def _conditions(
     sampler: Sampler, case: Case, outcomes: tuple[RankOutcome, ...]
 ) -> Conditions | None:
-    """The conditions while all ranks timed their steps; None where one of them did not."""
+    """The conditions on this host while its ranks timed their steps; None where one did not."""
     found = [outcome.measured for outcome in outcomes if outcome.measured is not None]
     begins = [one.began_s for one in found if one.began_s is not None]
     ends = [one.ended_s for one in found if one.ended_s is not None]
@@ -231,7 +292,7 @@ def _conditions(
     window = Window(
         began_s=min(begins),
         ended_s=max(ends),
-        samples=case.global_batch * len(found[0].step_s),
+        samples=case.global_batch * len(found[0].step_s) // case.nodes,  # of this host's devices
         cpu_s=sum(cpu_s) if len(cpu_s) == len(outcomes) else None,
         cores_use=found[0].cores_use,
     )

@@ -39,6 +39,8 @@ COARSE = 0.01
 """Of a median step, from which the clock's resolution matters."""
 UNSEEN = "allocations_unseen"
 """Flag of a plan for a case whose tensor memory no profile sees in full."""
+EMULATED = "emulated_network"
+"""Flag of a plan for a case whose hosts are one machine."""
 DRIFT = 0.005
 """Share of the peak by which the bytes alive before and after steady steps may differ."""
 
@@ -64,16 +66,24 @@ def to_record(
     """
     assert assignment.job != "reference", "a reference is no record"
     culprit = find_culprit(outcomes)
+    conditions = [one.conditions for one in outcomes if one.conditions is not None]
     record = Record(
         run_id=run_id,
         launch=assignment.launch,
         pass_=assignment.job,
         case=assignment.case,
         status="ok",
-        placement=[one.placement for one in outcomes if one.placement is not None] or None,
+        placement=[
+            msgspec.structs.replace(one.placement, host=one.host)
+            for one in outcomes
+            if one.placement is not None
+        ]
+        or None,
+        hosts=_hosts(outcomes),
         flags=list(flags),
         environment=environment,
-        conditions=next((one.conditions for one in outcomes if one.conditions is not None), None),
+        conditions=next(iter(conditions), None),
+        conditions_elsewhere=conditions[1:] or None,
         observers=_observers(outcomes) or None,
         retries=list(assignment.retries) or None,
         compilation=compilation_of(assignment.case, outcomes),
@@ -108,6 +118,11 @@ def to_record(
         return msgspec.structs.replace(record, memory=_memory(peaks, outcomes))
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
+
+
+def _hosts(outcomes: Sequence[RankOutcome]) -> list[str] | None:
+    names = [one.host for one in outcomes if one.host is not None]
+    return names if len(set(names)) > 1 else None
 
 
 def _log_tails(outcomes: Sequence[RankOutcome]) -> dict[str, list[str]] | None:
@@ -170,7 +185,7 @@ def _with_timing(
         phases=_phases(slowest.phase_s),
         compute=_compute(assignment.case, outcomes),
         memory=_memory(peaks, outcomes),
-        flags=[*record.flags, *_seen_flags(assignment, outcomes)],
+        flags=[*record.flags, *_seen_flags(assignment, outcomes, record.flags)],
     )
 
 
@@ -260,9 +275,16 @@ def samples_per_s(samples: int, window_s: Sequence[float]) -> float:
     return samples / max(window_s)
 
 
-def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list[str]:
+def _seen_flags(
+    assignment: Assignment, outcomes: Sequence[RankOutcome], planned: Sequence[str]
+) -> list[str]:
     """What is wrong with a measurement that otherwise succeeded."""
-    placements = [one.placement for one in outcomes if one.placement is not None]
+    is_one_machine = EMULATED in planned
+    placements = [
+        msgspec.structs.replace(one.placement, host=None if is_one_machine else one.host)
+        for one in outcomes
+        if one.placement is not None
+    ]
     measured = [one.measured for one in outcomes if one.measured is not None]
     batches = [digest for outcome in outcomes for digest in set(outcome.batch_digests)]
     seen = {
@@ -283,7 +305,7 @@ def _seen_flags(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list
     for outcome in outcomes:
         if outcome.conditions is not None:
             flags += flags_of(outcome.conditions, assignment.case.device)
-    return flags
+    return list(dict.fromkeys(flags))
 
 
 def _skipped_steps(measured: Sequence[Measured]) -> int | None:
@@ -304,9 +326,10 @@ def share_cores(placements: Sequence[Placement], device_type: str) -> bool:
     """Whether two processes have to take turns on a core.
 
     On a CPU, where the cores are the device, if they have one in common. Those of accelerators may
-    share the cores near their devices, as long as there is one for each.
+    share the cores near their devices, as long as there is one for each. Cores of the same number
+    on two hosts are two.
     """
-    bound = [frozenset(one.cores) for one in placements if one.cores]
+    bound = [frozenset((one.host, core) for core in one.cores) for one in placements if one.cores]
     if device_type == "cpu":
         return len(frozenset().union(*bound)) < sum(map(len, bound))
     return any(sum(other <= one for other in bound) > len(one) for one in bound)

@@ -39,7 +39,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notebook:
-    """A rank's own side: keeps its file open, so that a note costs one call to the system."""
+    """A rank's own side: keeps its file open, so that a note costs one call to the system.
+
+    Args:
+        folder: of the launch on this host.
+        rank: among the ranks of this host.
+    """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = os.open(note_file(folder, rank), os.O_CREAT | os.O_WRONLY, 0o600)

@@ -43,6 +43,8 @@ class Place(NamedTuple):
 class Work(Protocol):
     """What one process of a launch is there for."""
 
+    place: Place
+
     def do(self) -> None:
         """All of it, up to a result."""
 
@@ -93,11 +95,11 @@ def carry_out(work: Work, folder: Path) -> None:
     """
     try:
         work.do()
-        _hand_over(folder, work.outcome(None))
+        _hand_over(folder, work.place, work.outcome(None))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must learn of it
         outcome = msgspec.structs.replace(work.outcome(error), failure=_failure(error))
         with contextlib.suppress(OSError):  # where no file can be written, the log is left
-            _hand_over(folder, outcome)
+            _hand_over(folder, work.place, outcome)
         _give_up(error)
     try:
         work.leave()
@@ -106,9 +108,9 @@ def carry_out(work: Work, folder: Path) -> None:
     threading.Thread(target=_end_anyway, name="end anyway", daemon=True).start()
 
 
-def outcome_file(folder: Path, rank: int) -> Path:
-    """Where a rank hands over its outcome."""
-    return folder / f"rank{rank}.json"
+def outcome_file(folder: Path, local_rank: int) -> Path:
+    """Where a rank hands over its outcome, in the folder of a launch on its host."""
+    return folder / f"rank{local_rank}.json"
 
 
 def _failure(error: BaseException) -> Failure:
@@ -127,8 +129,8 @@ def _last_lines(error: BaseException) -> list[str]:
     return [line for line in map(one_line, lines) if line.strip("^~ ")][-TRACEBACK_LINES:]
 
 
-def _hand_over(folder: Path, outcome: RankOutcome) -> None:
-    write_atomically(outcome_file(folder, outcome.rank), msgspec.json.encode(outcome))
+def _hand_over(folder: Path, place: Place, outcome: RankOutcome) -> None:
+    write_atomically(outcome_file(folder, place.local_rank), msgspec.json.encode(outcome))
 
 
 def _give_up(error: BaseException) -> NoReturn:

@@ -320,8 +320,10 @@ class Runner:
 
 
 def process_count(case: Case) -> int:
-    """Processes that a case needs on one host."""
-    return 1 if find_strategy(case.strategy).processes == "one" else case.world_size
+    """Processes that a case needs on each of its hosts."""
+    if find_strategy(case.strategy).processes == "one":
+        return 1
+    return case.world_size // case.nodes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,6 +200,7 @@ def reference_key(case: Case) -> str:
         case.precision,
         case.optimizer,
         case.world_size,
+        case.nodes,  # each host makes its own
         case.accumulation_steps,
         case.seed,
     )

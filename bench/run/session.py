@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,12 +22,28 @@ from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
 from bench.run.changes import changes
 from bench.run.handover import TraceWish
+from bench.run.hosts import Hosts, Network
 from bench.run.launch import Launcher, probe_in_server
+from bench.run.meet import described, facts_of, meeting, unlike_devices
 from bench.run.progress import Lines
+from bench.run.rendezvous import Rendezvous
 from bench.run.rounds import Runner
 from bench.run.signals import signals_raise
 
 RUNS = Path("runs")
+
+
+class Lab(Network, Protocol):
+    """What a run must know of the laboratory that its hosts are emulated in."""
+
+    def applied(self, suite: Suite) -> Suite:
+        """The suite with the links that the laboratory was asked for."""
+
+    def rates(self) -> Sequence[str]:
+        """Speeds of links that it was asked for."""
+
+    def description(self) -> Mapping[str, Any]:
+        """For ``run.json``: its kind, and what its links really carry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +57,7 @@ class Finished:
     """Whether any case failed, timed out, ran out of memory, or failed its proof."""
 
 
-def run_suite(
+def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
     suite: Suite,
     *,
     out: Path | None,
@@ -49,6 +66,8 @@ def run_suite(
     launches: int | None,
     scratch: Path,
     traces: Callable[[Path], TraceWish] | None = None,
+    rendezvous: Rendezvous | None = None,
+    lab: Lab | None = None,
 ) -> Finished:
     """Measure a suite. The fork server has been started.
 
@@ -60,33 +79,47 @@ def run_suite(
         launches: in place of every case's own number.
         scratch: private folder for what passes between processes.
         traces: which to leave, in the folder of the results; None for none.
+        rendezvous: where the other hosts come to, of which this one is node 0; None for none.
+        lab: whose hosts these are; None for real ones.
 
     Raises:
         BenchError: something the user can put right; nothing was measured.
         Interruption: a signal arrived before anything was measured.
     """
     interruption: Interruption | None = None
-    with signals_raise():
+    progress = Lines(sys.stderr)
+    with signals_raise(), contextlib.ExitStack() as stack:
         machine = probe_in_server()
+        hosts: Hosts | None = None
+        if rendezvous is not None:
+            own = facts_of(suite, machine)
+            hosts = stack.enter_context(meeting(rendezvous, own, progress.say, lab))
+            machine = msgspec.structs.replace(
+                machine, hosts=rendezvous.nodes, unlike_hosts=unlike_devices(hosts.facts)
+            )
+        if lab is not None:
+            machine = msgspec.structs.replace(machine, emulated=True)
+            suite = lab.applied(suite)
         planned = expand(suite, machine, only=only, launches=launches)
         # Who asks for a number of launches gets that number.
         budget_s = suite.budget_s if launches is None else 0.0
         folder = out or new_folder(suite.name)
         info = (
-            _previous(folder, planned, machine)
+            _previous(folder, planned, environment_of(machine, hosts, lab))
             if resume
             else describe(
-                _described(suite, planned, budget_s), machine, seed=secrets.randbelow(2**31)
+                _described(suite, planned, budget_s),
+                environment_of(machine, hosts, lab),
+                seed=secrets.randbelow(2**31),
             )
         )
         info.suite["budget_s"] = budget_s  # of a resumed run: what it may spend is what it says now
         with Store(folder, resume=resume) as store:
             before = read_records(folder) if resume else []
             store.write_run(info)
-            progress = Lines(sys.stderr)
             progress.say(f"results go to {folder}")
             runner = Runner(
-                launcher=Launcher(scratch, machine),
+                launcher=Launcher(scratch, machine, hosts),
                 store=store,
                 run_id=info.run_id,
                 environment=info.environment_fingerprint,
@@ -97,6 +130,8 @@ def run_suite(
                 runner.run(planned, info.seed, before=before, budget_s=budget_s)
             except Interruption as error:
                 interruption = error
+                if hosts is not None:
+                    hosts.end(f"stopped by {error}", error.exit_code)
             if interruption is not None or runner.records or info.ended_at is None:
                 end(store, info, str(interruption or "complete"))
     return Finished(
@@ -113,15 +148,30 @@ def _is_failure(record: Record) -> bool:
     return proved_wrong or not BROKEN_FLAGS.isdisjoint(record.flags)
 
 
-def describe(suite: dict[str, Any], machine: Machine, *, seed: int) -> RunInfo:
+def environment_of(machine: Machine, hosts: Hosts | None, lab: Lab | None) -> dict[str, Any]:
+    """What figures depend on beside the case: of this host, and of the others.
+
+    Args:
+        machine: this one.
+        hosts: of the run, where there are several.
+        lab: whose hosts they are.
+    """
+    environment = collect(machine)
+    if hosts is not None:
+        environment["hosts"] = described(hosts)
+    if lab is not None:
+        environment["network"] = dict(lab.description())
+    return environment
+
+
+def describe(suite: dict[str, Any], environment: dict[str, Any], *, seed: int) -> RunInfo:
     """A run that begins now.
 
     Args:
         suite: what ``run.json`` says of what is run.
-        machine: where.
+        environment: see ``environment_of``.
         seed: of the order of launches.
     """
-    environment = collect(machine)
     return RunInfo(
         run_id=secrets.token_hex(6),
         suite=suite,
@@ -143,17 +193,16 @@ def _described(suite: Suite, planned: Sequence[PlannedCase], budget_s: float) ->
     }
 
 
-def _previous(folder: Path, planned: Sequence[PlannedCase], machine: Machine) -> RunInfo:
+def _previous(folder: Path, planned: Sequence[PlannedCase], environment: dict[str, Any]) -> RunInfo:
     """The run to go on with; only the same plan may, and in the same environment."""
     info = read_run(folder)
-    environment = collect(machine)
     if fingerprint(environment) != info.environment_fingerprint:
         current = comparable(environment)
         try:
             then = comparable(info.environment)
         except (TypeError, AttributeError) as error:
             raise OutputError(f"{folder}: its environment cannot be read: {error}") from error
-        changed = [key for key, value in current.items() if value != then[key]]
+        changed = [key for key, value in current.items() if value != then.get(key)]
         raise OutputError(
             f"{folder}: was measured in another environment; it differs in {', '.join(changed)}"
         )

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -41,10 +42,18 @@ class Watch:
         expected: how many processes there will be.
         limits: how long they may take; they write their stacks before they are killed.
         launch_s: how long all of it may take.
-        folder: of the launch.
+        folder: of the launch on this host.
+        elsewhere: whether processes of other hosts have ended, which those here would wait for.
     """
 
-    def __init__(self, expected: int, limits: Limits, launch_s: float, folder: Path) -> None:
+    def __init__(
+        self,
+        expected: int,
+        limits: Limits,
+        launch_s: float,
+        folder: Path,
+        elsewhere: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.processes: list[BaseProcess] = []
         """In the order of ranks, which is the order of their start."""
         self.overdue: Overdue | None = None
@@ -57,6 +66,8 @@ class Watch:
         self._limits = limits
         self._launch_s = launch_s
         self._folder = folder
+        self._elsewhere = elsewhere
+        self._ended_elsewhere_s: float | None = None
         self._notes: dict[int, Note] = {}
         self._over = threading.Event()
         self._before = set(_children())
@@ -102,7 +113,10 @@ class Watch:
                 next_look_s = now + LOOK_S
                 logs.bound(self._folder)
                 self.overdue = self._find_overdue(now)
-            first_end = min(self._ended_s.values(), default=now)
+            if self._ended_elsewhere_s is None and self._elsewhere():
+                self._ended_elsewhere_s = now
+            ends = [*self._ended_s.values(), self._ended_elsewhere_s]
+            first_end = min((end for end in ends if end is not None), default=now)
             if self.overdue is not None or now - first_end > END_GRACE_S:
                 self._end()
                 return

@@ -39,13 +39,13 @@ class _Pass:
 
     def __init__(self, assignment: Assignment, place: Place) -> None:
         self._assignment = assignment
-        self._place = place
+        self.place = place
         self._rank: Rank | None = None
         self._session: Session | None = None
 
     def do(self) -> None:
         """See ``Work``."""
-        assignment, place = self._assignment, self._place
+        assignment, place = self._assignment, self.place
         strategy = find_strategy(assignment.case.strategy)
         one = strategy.processes == "one" and assignment.job != "reference"
         driven = range(len(assignment.cores)) if one else [place.local_rank]
@@ -57,7 +57,7 @@ class _Pass:
             strategy=strategy,
             device=open_device(assignment.case, driven, assignment.cores, assignment.used_before),
             outcome=RankOutcome(rank=place.rank),
-            notebook=Notebook(Path(assignment.folder), place.rank),
+            notebook=Notebook(Path(assignment.folder), place.local_rank),
         )
         self._session = _work(self._rank)
         self._rank.note(phase=DONE)
@@ -66,7 +66,7 @@ class _Pass:
         """See ``Work``."""
         rank = self._rank
         if rank is None:
-            return RankOutcome(rank=self._place.rank)
+            return RankOutcome(rank=self.place.rank)
         if error is not None:
             rank.note_compiled()
             if is_out_of_memory(error):

@@ -1,0 +1,1 @@
+"""The laboratory: hosts emulated on one Linux machine, with links of a chosen speed."""
