@@ -43,6 +43,7 @@ ADDED = (
     "compile_scope",
     "accumulation_sync",
     "env",
+    "sources",
 )
 """Fields that a case did not always have: left out of its identity where they have their default,
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
@@ -117,6 +118,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """After which micro-steps gradients are synchronised."""
     env: dict[str, str] = {}
     """Environment variables of its processes, which are freshly executed with them."""
+    sources: dict[str, str] = {}
+    """Of the workload and the strategy, as far as they are the user's own: a digest of the source,
+    modules that it imports from beside it included. Results of changed code are of another case."""
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 

@@ -13,6 +13,7 @@ from bench.measure.flops import Work
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
+from bench.plan.own import Code
 from bench.records.collectives import Limit
 from bench.records.record import Conditions, Parity, Placement
 
@@ -45,6 +46,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Per device of the case on this host."""
     watched: tuple[int, ...] = ()
     """Cores that any process of the launch may compute on."""
+    codes: dict[str, Code] = {}
+    """Where the user's own code is that the case names."""
     environment: dict[str, str]
     """Variables that the process must have before it touches a device."""
     used_before: tuple[int | None, ...] = ()

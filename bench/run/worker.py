@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from bench.measure.device import is_out_of_memory, open_device
+from bench.plan import own
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.run.handover import Assignment, RankOutcome
@@ -46,6 +47,8 @@ class _Pass:
     def do(self) -> None:
         """See ``Work``."""
         assignment, place = self._assignment, self._place
+        own.tell(assignment.codes)
+        own.require_unchanged(assignment.codes)
         strategy = find_strategy(assignment.case.strategy)
         one = strategy.processes == "one" and assignment.job != "reference"
         driven = range(len(assignment.cores)) if one else [place.local_rank]
