@@ -341,15 +341,15 @@ def _is_dataset(batches: Any) -> bool:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Draw from here on as from a seed, by torch, NumPy or ``random``; then as before."""
-    numbers, state = np.random.get_state(), random.getstate()  # noqa: NPY002 - whatever is used
+    numbers, state = np.random.get_state(), random.getstate()
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - likewise
+            np.random.seed(seed % 2**32)
             random.seed(seed)
             yield
     finally:
-        np.random.set_state(numbers)  # noqa: NPY002 - likewise
+        np.random.set_state(numbers)
         random.setstate(state)
 
 
@@ -374,8 +374,6 @@ def _batch(drawn: Any, device: torch.device, dtype: torch.dtype) -> Batch:
     return Batch(tuple(_moved(given, device, dtype)), next(_moved([targets], device, dtype)))
 
 
-def _moved(
-    tensors: Iterable[Tensor], device: torch.device, dtype: torch.dtype
-) -> Iterator[Tensor]:
+def _moved(tensors: Iterable[Tensor], device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
     for one in tensors:
         yield one.to(device, dtype if one.is_floating_point() else one.dtype)

@@ -43,22 +43,21 @@ def described(model: nn.Module, units: list[nn.Module]) -> str:
     groups: dict[str, list[str]] = {}
     for unit in units:
         groups.setdefault(type(unit).__name__, []).append(names.get(unit, "?"))
-    words = [
-        f"{len(found)} x {kind} ({', '.join(found if len(found) < 3 else [found[0], '...', found[-1]])})"
-        for kind, found in groups.items()
-    ]
+    words = [f"{len(found)} x {kind} ({_ends(found)})" for kind, found in groups.items()]
     inside = {parameter for unit in units for parameter in unit.parameters()}
     total = sum(parameter.numel() for parameter in model.parameters())
     share = sum(parameter.numel() for parameter in inside) / total if total else 0.0
     return f"{' and '.join(words)}, with {share:.0%} of the parameters"
 
 
+def _ends(names: list[str]) -> str:
+    return ", ".join(names if len(names) < 3 else [names[0], "...", names[-1]])
+
+
 def _may_be_block(module: nn.Module) -> bool:
     has_parts = any(True for _ in module.children())
     return (
-        has_parts
-        and not isinstance(module, CONTAINERS)
-        and any(True for _ in module.parameters())
+        has_parts and not isinstance(module, CONTAINERS) and any(True for _ in module.parameters())
     )
 
 

@@ -1,4 +1,4 @@
-"""What a module of the user's own has for us: a workload, or a strategy, by name or the only one."""
+"""What a module of the user's own has for us: a workload or a strategy, by name or alone."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def workload_in(module: ModuleType, reference: str) -> Workload:
         BenchError: the module has none of that name, or not exactly one.
     """
     where, name = parts_of(reference)
-    found = _named(module, where, name, "WORKLOADS", workloads_in(module), "workload")
+    found = _named(module, where, name, workloads_in(module), "WORKLOADS")
     if isinstance(found, Workload):
         return found
     if isinstance(found, Strategy):
-        raise BenchError(f"'{reference}' is a strategy, not a workload")
+        raise BenchError("is a strategy, not a workload")
     is_model = isinstance(found, nn.Module) or (
         isinstance(found, type) and issubclass(found, nn.Module)
     )
     if is_model or not callable(found):
         raise BenchError(
-            f"'{reference}' is {'a model' if is_model else type(found).__name__}, not a Workload; "
+            f"is {'a model' if is_model else type(found).__name__}, not a Workload; "
             f"a function may be one too, which {WANTED}"
         )
     try:
         return workload_of(found, name=reference)
     except Exception as error:  # what it says of itself may be wrong in many ways
-        raise BenchError(f"'{reference}' is no workload: {at_its_place(error)}") from error
+        raise BenchError(f"is no workload: {at_its_place(error)}") from error
 
 
 def strategy_in(module: ModuleType, reference: str) -> Strategy:
@@ -49,9 +49,9 @@ def strategy_in(module: ModuleType, reference: str) -> Strategy:
         BenchError: the module has none of that name, or not exactly one.
     """
     where, name = parts_of(reference)
-    found = _named(module, where, name, "STRATEGIES", strategies_in(module), "strategy")
+    found = _named(module, where, name, strategies_in(module), "STRATEGIES")
     if not isinstance(found, Strategy):
-        raise BenchError(f"'{reference}' is {type(found).__name__}, not a Strategy")
+        raise BenchError(f"is {type(found).__name__}, not a Strategy")
     return found
 
 
@@ -84,24 +84,19 @@ def strategies_in(module: ModuleType) -> dict[str, Strategy]:
 
 
 def _named(
-    module: ModuleType,
-    where: str,
-    name: str | None,
-    exported: str,
-    known: Mapping[str, Any],
-    noun: str,
+    module: ModuleType, where: str, name: str | None, known: Mapping[str, Any], exported: str
 ) -> Any:
     if name is None:
         if len(known) == 1:
             return next(iter(known.values()))
         if known:
             raise BenchError(
-                f"{where} has several that may be the {noun}: {', '.join(known)}; "
+                f"cannot be told: {where} has several that it may be: {', '.join(known)}; "
                 f"name one, as {where}:{next(iter(known))}, or export {exported} = (...)"
             )
-        raise BenchError(f"{where} has no {noun}; it may end with {exported} = (...)")
+        raise BenchError(f"cannot be found: {where} has none; it may end with {exported} = (...)")
     if hasattr(module, name):
         return getattr(module, name)
     if name in known:
         return known[name]
-    raise BenchError(f"{where} has no '{name}'{did_you_mean(name, known)}")
+    raise BenchError(f"cannot be found: {where} has no '{name}'{did_you_mean(name, known)}")

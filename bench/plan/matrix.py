@@ -85,12 +85,15 @@ def expand(
 
 def _locate_own(suite: Suite) -> None:
     """Find the user's own code that a suite names, from the folder that the suite is in."""
-    folders = [] if suite.folder is None else [Path(suite.folder)]
-    names = {split_reference(name)[0] for one in suite.blocks for name, _ in one.workloads}
-    names |= {name for one in suite.blocks for name, _ in one.strategies}
-    for name in filter(own.is_own, names):
-        with contextlib.suppress(BenchError):  # said where the name stands
-            own.locate(name, folders)
+    workloads = {split_reference(name)[0] for one in suite.blocks for name, _ in one.workloads}
+    strategies = {name for one in suite.blocks for name, _ in one.strategies}
+    for names, folder in (
+        (workloads, suite.given_in or suite.folder),
+        (strategies, suite.folder),
+    ):
+        for name in filter(own.is_own, names):
+            with contextlib.suppress(BenchError):  # said where the name stands
+                own.locate(name, [Path(folder)] if folder is not None else [])
 
 
 def _without_twin(case: Case) -> Case:

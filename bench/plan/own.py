@@ -91,7 +91,7 @@ def locate(reference: str, folders: Sequence[Path] = ()) -> Code:
     try:
         code = _code_of_file(where, places) if where.endswith(".py") else _code(where, places)
     except OSError as error:
-        raise BenchError(f"{where}: cannot be read: {error.strerror}") from error
+        raise BenchError(f"cannot be read: {error.strerror}") from error
     _codes[reference] = code
     return code
 
@@ -100,7 +100,7 @@ def _code_of_file(where: str, places: Sequence[Path]) -> Code:
     found = [place / where for place in places if (place / where).is_file()]
     if not found:
         looked = ", ".join(map(str, places))
-        raise BenchError(f"{where}: there is no such file in {looked}")
+        raise BenchError(f"cannot be found: there is no file {where} in {looked}")
     file = found[0].resolve()
     root = file.parent
     while (root / "__init__.py").is_file():
@@ -125,11 +125,11 @@ def _code(name: str, places: Sequence[Path]) -> Code:
     try:
         spec = importlib.util.find_spec(name)
     except (Exception, SystemExit) as error:  # packages above it are run to find it
-        raise BenchError(f"'{name}' cannot be imported: {in_words(error)}") from error
+        raise BenchError(f"cannot be imported: {at_its_place(error)}") from error
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         looked = ", ".join(map(str, places))
         raise BenchError(
-            f"'{name}' cannot be imported: there is no such module in {looked}, nor installed"
+            f"cannot be imported: there is no module {name} in {looked}, nor one installed"
         )
     file = Path(spec.origin).resolve()
     depth = name.count(".") + (file.name == "__init__.py")

@@ -6,9 +6,11 @@ Importing it runs its code. A family names many workloads of one library, as ``t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TypeVar
 
@@ -56,7 +58,8 @@ def find_workload(name: str) -> Workload:
         return _member(families[family], member)
     if not own.is_own(name):
         raise _unknown("workload", name, [*known, *(f"{one}:NAME" for one in families)])
-    return _own_workload(name, own.code_of(name))
+    with _naming("workload", name):
+        return _own_workload(name, own.code_of(name))
 
 
 def find_strategy(name: str) -> Strategy:
@@ -70,7 +73,17 @@ def find_strategy(name: str) -> Strategy:
         return known[name]
     if not own.is_own(name):
         raise _unknown("strategy", name, [*known])
-    return _own_strategy(name, own.code_of(name))
+    with _naming("strategy", name):
+        return _own_strategy(name, own.code_of(name))
+
+
+@contextlib.contextmanager
+def _naming(noun: str, name: str) -> Iterator[None]:
+    """Say of whose code it is what is wrong with it."""
+    try:
+        yield
+    except BenchError as error:
+        raise BenchError(f"{noun} '{name}' {error}") from error
 
 
 @functools.cache
