@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 import bench
+from bench.cli.check import check
 from bench.cli.comm import comm
 from bench.cli.doctor import doctor
 from bench.cli.output import print_text, say, show_warning
@@ -37,6 +38,7 @@ app.command("list")(list_)
 app.command()(comm)
 app.command()(report)
 app.command()(doctor)
+app.command()(check)
 
 
 def run_command_line(arguments: list[str]) -> int:

@@ -95,8 +95,8 @@ def _named(
                 f"name one, as {where}:{next(iter(known))}, or export {exported} = (...)"
             )
         raise BenchError(f"cannot be found: {where} has none; it may end with {exported} = (...)")
-    if hasattr(module, name):
-        return getattr(module, name)
     if name in known:
         return known[name]
+    if hasattr(module, name):
+        return getattr(module, name)
     raise BenchError(f"cannot be found: {where} has no '{name}'{did_you_mean(name, known)}")

@@ -17,8 +17,17 @@ from bench.plan.own import Code
 from bench.records.collectives import Limit
 from bench.records.record import Conditions, Parity, Placement
 
-Job = Literal["timing", "parity", "memory", "communication", "max_batch", "reference"]
-"""A pass, or the reference that parity passes compare with."""
+Job = Literal[
+    "timing",
+    "parity",
+    "memory",
+    "communication",
+    "max_batch",
+    "reference",
+    "strategy",
+    "workload",
+]
+"""A pass, the reference that parity passes compare with, or a look at what somebody has written."""
 
 
 class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +127,14 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     row_calls: int | None = None
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at of somebody's strategy or workload."""
+
+    name: str
+    problem: str | None = None
+    """What is wrong with it, and the remedy; None where it is right."""
+
+
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one process found out."""
 
@@ -157,6 +174,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """This rank's own view: every rank compares the gradients that it holds."""
     times: list[Times] = []
     """Of collectives alone, in the order of their points."""
+    looks: list[Look] = []
+    """At what somebody has written."""
     limits: list[Limit] = []
     """What no collective can pass here."""
     step: int | None = None

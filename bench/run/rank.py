@@ -29,7 +29,9 @@ from workloads.base import Batch, Build, Problem
 
 DTYPES = {"bf16": torch.bfloat16}
 """Type of the parameters, where it is not fp32."""
-UNPACED: frozenset[Job] = frozenset({"parity", "reference", "memory", "max_batch"})
+UNPACED: frozenset[Job] = frozenset(
+    {"parity", "reference", "memory", "max_batch", "strategy", "workload"}
+)
 """Jobs that need few steps of each kind, however many a strategy's options ask for."""
 
 

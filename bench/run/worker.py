@@ -17,6 +17,8 @@ from bench.plan import own
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.run.handover import Assignment, RankOutcome
+from bench.run.look_strategy import look_at_strategy
+from bench.run.look_workload import look_at_workload
 from bench.run.passes import measure_communication, measure_memory, measure_time, try_batch
 from bench.run.phases import DONE, Notebook, launch_limit_s
 from bench.run.process import Place, carry_out, enter
@@ -108,6 +110,11 @@ def _work(rank: Rank) -> Session | None:
             return prove(rank)
         case "reference":
             make_reference(rank)
+            return None
+        case "strategy":
+            return look_at_strategy(rank)
+        case "workload":
+            look_at_workload(rank)
             return None
     raise AssertionError(f"no job {rank.assignment.job}")
 
