@@ -49,7 +49,7 @@ ALLOWED = {
     "bench.report": ("bench.report", "bench.analyze", *BASE),
 }
 OURS = ("bench", "workloads", "tests")
-TOP = ("bench.cli", "bench.doctor")
+TOP = ("bench.cli", "bench.doctor", "bench.contract", "bench.api", "bench.pytest_plugin")
 """May import everything; nothing but the command line imports the doctor."""
 
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from workloads.units import repeated_blocks
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every workload's settings: a frozen value whose fields are typed."""
@@ -80,6 +82,9 @@ class Build:
     optimizer: Literal["sgd", "adamw"]
     optimizer_kernels: OptimizerKernels = "auto"
     """For the optimizer's constructor, as ``KERNELS`` has it; auto leaves torch the choice."""
+    is_proof: bool = False
+    """Whether it is trained to be compared with another training, number by number: then nothing of
+    the model may be drawn at random, such as dropout's masks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +100,8 @@ class Problem:
     """(shard, number of shards) -> endless batches of that shard, the same for the same seed. For
     shard None, batches of all shards together, in their order: what one process that drives all
     devices trains on."""
-    shard_units: Callable[[nn.Module], list[nn.Module]]
-    """Modules to shard one by one, outermost last."""
+    shard_units: Callable[[nn.Module], list[nn.Module]] = repeated_blocks
+    """Modules to shard one by one, outermost last; those that are repeated, unless given."""
     units_per_sample: int = 1
 
 
@@ -146,6 +151,19 @@ class Workload:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Workloads of one kind that a suite names as ``FAMILY:NAME``; a file exports ``FAMILIES``."""
+
+    name: str
+    summary: str
+    options: type[Options]
+    """Of each of them."""
+    names: Callable[[], list[str]]
+    """Of all of them. Raises ``ImportError`` where the library that they come from is missing."""
+    make: Callable[[str], Workload]
+
+
 def shard_seed(seed: int, shard: int) -> int:
     """Seed of one shard's data: 63 bits that differ for every pair of arguments in practice."""
     digest = hashlib.blake2b(f"{seed}/{shard}".encode(), digest_size=8).digest()
@@ -173,6 +191,18 @@ def cycle_of_batches(
         generator = torch.Generator(build.device)
         generator.manual_seed(shard_seed(build.seed, shard))
         return [make(generator) for _ in range(distinct)]
+
+    return cycle_of_pools(pool_of)
+
+
+def cycle_of_pools(
+    pool_of: Callable[[int, int], list[Batch]],
+) -> Callable[[int | None, int], Iterator[Batch]]:
+    """Some batches of each shard again and again, as ``Problem.batches`` gives them.
+
+    Args:
+        pool_of: (shard, number of shards) -> the shard's batches, as many as of any other.
+    """
 
     def batches(shard: int | None, shards: int) -> Iterator[Batch]:
         if shard is None:

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 import bench
+from bench.cli.check import check
 from bench.cli.comm import comm
 from bench.cli.doctor import doctor
 from bench.cli.lab import lab
@@ -39,6 +40,7 @@ app.command()(comm)
 app.command()(report)
 app.command()(doctor)
 app.add_typer(lab, name="lab")
+app.command()(check)
 
 
 def run_command_line(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.options import FilterOption, SuiteArgument
+from bench.cli.options import FilterOption, SuiteArgument, WorkloadOption, suite_of
 from bench.cli.output import print_text, say
 from bench.errors import BenchError
 
@@ -41,8 +41,9 @@ LatencyOption = Annotated[
 
 @lab.command("run")
 def run(  # noqa: PLR0913 - options, each known by its name
-    suite: SuiteArgument,
+    suite: SuiteArgument = None,
     *,
+    workload: WorkloadOption = None,
     hosts: HostsOption = 2,
     ranks_per_host: RanksOption = 1,
     link: LinkOption = None,
@@ -58,11 +59,10 @@ def run(  # noqa: PLR0913 - options, each known by its name
     ] = None,
 ) -> None:
     """Measure a suite on emulated hosts, as ``bench run`` does on real ones."""
-    from bench.plan.suite import load_suite
-
-    described = load_suite(suite)
+    described = suite_of(suite, workload)
     given = {"--out": out, "--filter": only, "--launches": launches}
-    arguments = ["run", suite]
+    arguments = ["run", *([suite] if suite is not None else [])]
+    arguments += [word for one in workload or () for word in ("--workload", one)]
     for name, value in given.items():
         arguments += [name, str(value)] if value is not None else []
     arguments += ["--resume"] if resume else []

@@ -1,21 +1,57 @@
 """Arguments and options that several commands have."""
+# ruff: noqa: PLC0415 - what reads suites is imported once it is needed
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.errors import BenchError
 
+if TYPE_CHECKING:
+    from bench.plan.suite import Suite
+
 SuiteArgument = Annotated[
-    str, typer.Argument(metavar="SUITE", help="A suite file, or the name of a shipped suite.")
+    str | None,
+    typer.Argument(
+        metavar="[SUITE]",
+        help="A suite file, or the name of a shipped suite; quick where --workload is given.",
+        show_default=False,
+    ),
+]
+WorkloadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        metavar="REF",
+        help="In place of the suite's: a name, or path/to/file.py:NAME; may be repeated.",
+    ),
 ]
 FilterOption = Annotated[
     str | None,
     typer.Option("--filter", metavar="EXPR", help="Only cases such as 'strategy == ddp'."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+DEFAULT_SUITE = "quick"
+
+
+def suite_of(reference: str | None, workloads: Sequence[str] | None) -> Suite:
+    """The suite that a command is to work on, of the workloads that are given, if any are.
+
+    Raises:
+        BenchError: there is none, or it cannot be read.
+    """
+    from bench.plan.substitute import with_workloads
+    from bench.plan.suite import load_suite
+
+    if reference is None and not workloads:
+        raise BenchError("name a suite, or a model of yours with --workload path/to/file.py:NAME")
+    suite = load_suite(reference or DEFAULT_SUITE)
+    return with_workloads(suite, workloads, Path.cwd()) if workloads else suite
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:

@@ -5,27 +5,39 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.options import FilterOption, JsonOption, SuiteArgument
+from bench.cli.options import (
+    FilterOption,
+    JsonOption,
+    SuiteArgument,
+    WorkloadOption,
+    suite_of,
+)
 from bench.cli.output import print_json, print_text
 from bench.errors import one_line
 from bench.plan.case import Case
 
-
-def plan(suite: SuiteArgument, only: FilterOption = None, json: JsonOption = False) -> None:
-    """Show the cases of a suite in order, and every skip with its reason."""
-    show_plan(suite, only=only, launches=None, json=json)
+if TYPE_CHECKING:
+    from bench.plan.suite import Suite
 
 
-def show_plan(suite: str, *, only: str | None, launches: int | None, json: bool) -> None:
+def plan(
+    suite: SuiteArgument = None,
+    *,
+    workload: WorkloadOption = None,
+    only: FilterOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the cases of a suite in order, every skip with its reason, and what would be sharded."""
+    show_plan(suite_of(suite, workload), only=only, launches=None, json=json)
+
+
+def show_plan(described: Suite, *, only: str | None, launches: int | None, json: bool) -> None:
     """Print the plan; counts come last."""
     from bench.measure.machine import probe_in_child
-    from bench.plan.suite import load_suite
-
-    described = load_suite(suite)
     from bench.plan.matrix import expand
 
     planned = expand(described, probe_in_child(), only=only, launches=launches)
@@ -39,8 +51,11 @@ def show_plan(suite: str, *, only: str | None, launches: int | None, json: bool)
         note += f"   skipped: {one_line(one.skip_reason)}" if one.skip_reason else ""
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         print_text(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
+    from bench.plan.units import units_in_words
     from bench.run.schedule import schedule
 
+    for model, words in units_in_words(planned):
+        print_text(f"shard units of {model}: {one_line(words)}")
     skips = sum(one.skip_reason is not None for one in planned)
     print_text(
         f"cases: {len(planned)}, {skips} of them skipped; launches: {len(schedule(planned, 0))}, "

@@ -18,15 +18,22 @@ from bench.cli.hosts import (
     follow,
 )
 from bench.cli.machine import warn_of_this_machine
-from bench.cli.options import FilterOption, SuiteArgument, numbers
+from bench.cli.options import (
+    FilterOption,
+    SuiteArgument,
+    WorkloadOption,
+    numbers,
+    suite_of,
+)
 from bench.cli.output import print_while_read, reported, say
 from bench.cli.plan import show_plan
 from bench.errors import BenchError
 
 
 def run(  # noqa: PLR0913 - options, each known by its name
-    suite: SuiteArgument,
+    suite: SuiteArgument = None,
     *,
+    workload: WorkloadOption = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results.", show_default="a new one, runs/SUITE-TIME"),
@@ -60,9 +67,8 @@ def run(  # noqa: PLR0913 - options, each known by its name
 ) -> None:
     """Measure a suite; prints the scaling tables and where the results are."""
     if dry_run:
-        show_plan(suite, only=only, launches=launches, json=False)
+        show_plan(suite_of(suite, workload), only=only, launches=launches, json=False)
         return
-    from bench.plan.suite import load_suite
     from bench.run.rendezvous import read_rendezvous
     from bench.run.scratch import scratch
     from bench.run.server import start_server, stop_server
@@ -71,7 +77,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
         raise BenchError(
             "--resume needs the --out folder of the run to go on with, as it was named"
         )
-    described = load_suite(suite)
+    described = suite_of(suite, workload)
     rendezvous = read_rendezvous(
         os.environ,
         nnodes=nnodes,

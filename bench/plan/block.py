@@ -15,6 +15,7 @@ from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_va
 from bench.plan.fields import Settings
 from bench.plan.filter import Known, matching
 from bench.plan.fit import backend_of, flags_of, missing, nodes_of, scope_of
+from bench.plan.own import at_its_place, codes_of
 from bench.plan.reader import words_of
 from bench.plan.registry import find_strategy, find_workload, split_reference
 from bench.plan.settings import problem_of
@@ -188,7 +189,7 @@ class BlockPlanner:
         try:
             return workload.facts(options)
         except Exception as error:  # a user's own function
-            message = f"the facts of {workload.name} fail: {type(error).__name__}: {error}"
+            message = f"the facts of {workload.name} fail: {at_its_place(error)}"
             raise self._error(message, path) from error
 
     def _convert(
@@ -251,6 +252,7 @@ class BlockPlanner:
                 env=settings.env,
                 link=settings.link if between else None,
                 latency_ms=settings.latency_ms if between else None,
+                sources=self._sources(model.name, way.name),
             )
         )
         available = each * min(nodes, self.machine.hosts)
@@ -260,6 +262,11 @@ class BlockPlanner:
             skip_reason=self._skip_reason(case, model, way.strategy, available),
             flags=self._flags(case, model, way.strategy, available),
         )
+
+    @staticmethod
+    def _sources(*names: str) -> dict[str, str]:
+        """A digest of each that is the user's own."""
+        return {name: code.digest for name, code in codes_of(names).items()}
 
     def _flags(
         self, case: Case, model: _Model, strategy: Strategy, available: int

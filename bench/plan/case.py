@@ -45,6 +45,7 @@ ADDED = (
     "env",
     "link",
     "latency_ms",
+    "sources",
 )
 """Fields that a case did not always have: left out of its identity where they have their default,
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
@@ -128,6 +129,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Speed of each emulated host's link, such as 1gbit; None where it is whatever it is."""
     latency_ms: NaturalFloat | None = None
     """That its packets are held back on the way from one emulated host to another."""
+    sources: dict[str, str] = {}
+    """Of the workload and the strategy, as far as they are the user's own: a digest of the source,
+    modules that it imports from beside it included. Results of changed code are of another case."""
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 

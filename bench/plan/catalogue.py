@@ -9,8 +9,9 @@ import msgspec
 
 from bench.plan.fields import Settings
 from bench.plan.options import Option, options_of
-from bench.plan.registry import all_strategies, all_workloads
+from bench.plan.registry import all_families, all_strategies, all_workloads
 from bench.plan.suite import parse_suite, shipped_suites
+from workloads.base import Family
 
 INDENT = "    "
 
@@ -32,8 +33,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def workloads() -> list[Entry]:
-    """Every workload with its presets and options."""
-    return [
+    """Every workload with its presets and options, and each family as one entry."""
+    own = [
         Entry(
             workload.name,
             workload.summary,
@@ -45,6 +46,16 @@ def workloads() -> list[Entry]:
         )
         for workload in all_workloads().values()
     ]
+    return [*own, *map(_family, all_families().values())]
+
+
+def _family(family: Family) -> Entry:
+    try:
+        presets = tuple(Detail(f"{family.name}:{name}", "") for name in family.names())
+        summary = f"{family.summary}: {family.name}:NAME, with the presets tiny, cpu and full"
+    except ImportError as error:
+        presets, summary = (), f"{family.summary}; not here: {error}"
+    return Entry(family.name, summary, presets, options_of(family.options))
 
 
 def strategies() -> list[Entry]:
@@ -73,7 +84,10 @@ def suites() -> list[Entry]:
 def lines(entry: Entry, width: int) -> Iterator[str]:
     """An entry for a terminal of so many columns."""
     yield from _wrapped(f"{entry.name}: {entry.summary}", width, "", INDENT)
-    for preset in entry.presets:
+    names = [preset.name for preset in entry.presets if not preset.summary]
+    if names:
+        yield from _wrapped(", ".join(names), width, INDENT, INDENT * 2)
+    for preset in (one for one in entry.presets if one.summary):
         yield from _wrapped(f"{preset.name}  {preset.summary}", width, INDENT, INDENT * 2)
     for option in entry.options:
         head = f"{option.name}: {option.type}; default {option.default_text}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from bench.errors import BenchError, SuiteError
+from bench.plan import own
 from bench.plan.block import BlockPlanner, kept
 from bench.plan.case import Case, Effort, Machine, PlannedCase
 from bench.plan.filter import Known, matching
@@ -48,6 +50,7 @@ def expand(
         FilterError: ``only`` cannot be read.
         BenchError: nothing is left to run.
     """
+    _locate_own(suite)
     known = _known_options(suite)
     planners = [BlockPlanner(suite, block, machine, known) for block in suite.blocks]
     _check_size(suite, planners)
@@ -85,6 +88,19 @@ def expand(
         )
         for one in planned.values()
     )
+
+
+def _locate_own(suite: Suite) -> None:
+    """Find the user's own code that a suite names, from the folder that the suite is in."""
+    workloads = {split_reference(name)[0] for one in suite.blocks for name, _ in one.workloads}
+    strategies = {name for one in suite.blocks for name, _ in one.strategies}
+    for names, folder in (
+        (workloads, suite.given_in or suite.folder),
+        (strategies, suite.folder),
+    ):
+        for name in filter(own.is_own, names):
+            with contextlib.suppress(BenchError):  # said where the name stands
+                own.locate(name, [Path(folder)] if folder is not None else [])
 
 
 def _without_twin(case: Case) -> Case:

@@ -1,27 +1,29 @@
 """Find the workloads and strategies: each file of their folder exports a tuple of them.
 
-A user's own is named ``package.module:NAME`` and gets the same rights. Importing it runs its code.
+A user's own is named ``path/to/file.py:NAME`` or ``package.module:NAME`` and gets the same rights.
+Importing it runs its code. A family names many workloads of one library, as ``torchvision:NAME``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import pkgutil
-import re
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TypeVar
 
 import bench.strategies
 import workloads
 from bench.errors import BenchError, did_you_mean
+from bench.plan import own
+from bench.plan.exported import strategy_in, workload_in
+from bench.plan.own import Code
 from bench.strategies.base import Strategy
-from workloads.base import Workload
+from workloads.base import Family, Workload
 
-OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+:[^\W\d]\w*")
-"""``package.module:NAME``."""
-
-Kind = TypeVar("Kind", Workload, Strategy)
+Kind = TypeVar("Kind", Workload, Strategy, Family)
 
 
 @functools.cache
@@ -37,36 +39,91 @@ def all_strategies() -> dict[str, Strategy]:
 
 
 @functools.cache
+def all_families() -> dict[str, Family]:
+    """Every family of workloads by name."""
+    return _discover(workloads, "FAMILIES", Family)
+
+
 def find_workload(name: str) -> Workload:
-    """A workload by name or by ``package.module:NAME``.
+    """A workload by name, of a family, or of the user's own by reference.
 
     Raises:
         BenchError: there is none of that name; says which there are.
     """
-    return _find(name, all_workloads(), Workload, "workload")
+    known, families = all_workloads(), all_families()
+    if name in known:
+        return known[name]
+    family, _, member = name.partition(":")
+    if family in families:
+        return _member(families[family], member)
+    if not own.is_own(name):
+        raise _unknown("workload", name, [*known, *(f"{one}:NAME" for one in families)])
+    with _naming("workload", name):
+        return _own_workload(name, own.code_of(name))
+
+
+def find_strategy(name: str) -> Strategy:
+    """A strategy by name, or of the user's own by reference.
+
+    Raises:
+        BenchError: there is none of that name; says which there are.
+    """
+    known = all_strategies()
+    if name in known:
+        return known[name]
+    if not own.is_own(name):
+        raise _unknown("strategy", name, [*known])
+    with _naming("strategy", name):
+        return _own_strategy(name, own.code_of(name))
+
+
+@contextlib.contextmanager
+def _naming(noun: str, name: str) -> Iterator[None]:
+    """Say of whose code it is what is wrong with it."""
+    try:
+        yield
+    except BenchError as error:
+        raise BenchError(f"{noun} '{name}' {error}") from error
 
 
 @functools.cache
-def find_strategy(name: str) -> Strategy:
-    """A strategy by name or by ``package.module:NAME``.
+def _own_workload(reference: str, code: Code) -> Workload:
+    return workload_in(own.load(code), reference)
 
-    Raises:
-        BenchError: there is none of that name; says which there are.
-    """
-    return _find(name, all_strategies(), Strategy, "strategy")
+
+@functools.cache
+def _own_strategy(reference: str, code: Code) -> Strategy:
+    return strategy_in(own.load(code), reference)
+
+
+@functools.cache
+def _member(family: Family, name: str) -> Workload:
+    try:
+        names = family.names()
+    except ImportError as error:
+        raise BenchError(f"workloads of {family.name} need a library: {error}") from error
+    if name not in names:
+        raise BenchError(f"{family.name} has no workload '{name}'{did_you_mean(name, names)}")
+    return family.make(name)
+
+
+def _unknown(noun: str, name: str, known: list[str]) -> BenchError:
+    return BenchError(f"unknown {noun} '{name}'{did_you_mean(name, known)}; your own is {own.FORM}")
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
-    """Take a ``name`` or ``package.module:NAME`` apart from the ``:preset`` that may follow it.
+    """Take a name, or a reference to one's own, apart from the ``:preset`` that may follow it.
 
     >>> split_reference("resnet152:tiny")
     ('resnet152', 'tiny')
     >>> split_reference("my.models:VIT:small")
     ('my.models:VIT', 'small')
+    >>> split_reference("models/vit.py::small")
+    ('models/vit.py', 'small')
     """
     parts = reference.split(":")
-    if "." in parts[0] and len(parts) > 1:
-        return ":".join(parts[:2]), ":".join(parts[2:]) or None
+    if len(parts) > 1 and ("." in parts[0] or parts[0] in all_families()):
+        return ":".join(parts[:2]).rstrip(":"), ":".join(parts[2:]) or None
     return parts[0], ":".join(parts[1:]) or None
 
 
@@ -79,22 +136,3 @@ def _discover(package: ModuleType, attribute: str, kind: type[Kind]) -> dict[str
             assert item.name not in found, f"{item.name} is exported twice"
             found[item.name] = item
     return found
-
-
-def _find(name: str, known: dict[str, Kind], kind: type[Kind], noun: str) -> Kind:
-    if name in known:
-        return known[name]
-    if not OWN.fullmatch(name):
-        raise BenchError(
-            f"unknown {noun} '{name}'{did_you_mean(name, known)}; your own is package.module:NAME"
-        )
-    module_name, _, attribute = name.partition(":")
-    try:
-        item = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # whatever the user's module does when it is run
-        raise BenchError(
-            f"{noun} '{name}' cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(item, kind):
-        raise BenchError(f"'{name}' is {type(item).__name__}, not a {kind.__name__}")
-    return item

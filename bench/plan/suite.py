@@ -49,6 +49,10 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """A suite file, read and checked as far as it can be without knowing the workloads."""
 
     source: str
+    folder: str | None = None
+    """Where files that it names are looked for first; None for the current folder."""
+    given_in: str | None = None
+    """Likewise for workloads that were given in place of the file's."""
     name: str
     description: str = ""
     cores_per_device: int = 1
@@ -91,11 +95,16 @@ def load_suite(reference: str) -> Suite:
         raise SuiteError(f"is not UTF-8 text: {error.reason}", source=reference) from error
     except ValueError as error:  # a name with a null character
         raise BenchError(f"{reference}: is no name of a file: {error}") from error
-    return parse_suite(text, source=reference)
+    return parse_suite(text, source=reference, folder=str(path.absolute().parent))
 
 
-def parse_suite(text: str, *, source: str) -> Suite:
+def parse_suite(text: str, *, source: str, folder: str | None = None) -> Suite:
     """Turn a suite's text into a checked value.
+
+    Args:
+        text: of the file.
+        source: its name, for messages.
+        folder: that it lies in, if it is a file.
 
     Raises:
         SuiteError: names ``source`` and the field's path or line.
@@ -107,6 +116,7 @@ def parse_suite(text: str, *, source: str) -> Suite:
     blocks = read.items(top.get("matrix"), "matrix")
     return Suite(
         source=source,
+        folder=folder,
         name=read.name(top.get("name", Path(source).stem)),
         description=read.value(top.get("description", ""), str, "description"),
         cores_per_device=read.value(

@@ -13,11 +13,21 @@ from bench.measure.flops import Work
 from bench.measure.memory import Peaks
 from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
+from bench.plan.own import Code
 from bench.records.collectives import Limit, Pair
 from bench.records.record import Conditions, Parity, Placement
 
-Job = Literal["timing", "parity", "memory", "communication", "max_batch", "reference"]
-"""A pass, or the reference that parity passes compare with."""
+Job = Literal[
+    "timing",
+    "parity",
+    "memory",
+    "communication",
+    "max_batch",
+    "reference",
+    "strategy",
+    "workload",
+]
+"""A pass, the reference that parity passes compare with, or a look at what somebody has written."""
 
 
 class TraceWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +112,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Per device of the case on this host."""
     watched: tuple[int, ...] = ()
     """Cores that any process of the launch may compute on."""
+    codes: dict[str, Code] = {}
+    """Where the user's own code is that the case names."""
     environment: dict[str, str]
     """Variables that the process must have before it touches a device."""
     used_before: tuple[int | None, ...] = ()
@@ -172,6 +184,14 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     row_calls: int | None = None
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at of somebody's strategy or workload."""
+
+    name: str
+    problem: str | None = None
+    """What is wrong with it, and the remedy; None where it is right."""
+
+
 class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one process found out."""
 
@@ -215,6 +235,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of collectives alone, in the order of their points."""
     pairs: list[Pair] = []
     """That this rank has sent to."""
+    looks: list[Look] = []
+    """At what somebody has written."""
     limits: list[Limit] = []
     """What no collective can pass here."""
     step: int | None = None

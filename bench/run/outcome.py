@@ -64,13 +64,15 @@ def to_record(
         units: name of the unit that throughput counts, and how many a sample has.
         flags: what the plan already knows.
     """
-    assert assignment.job != "reference", "a reference is no record"
+    job = assignment.job
+    assert job != "reference", "a reference is no record"
+    assert job != "strategy" and job != "workload", "a look at a file is no record"  # noqa: PLR1714, PT018
     culprit = find_culprit(outcomes)
     conditions = [one.conditions for one in outcomes if one.conditions is not None]
     record = Record(
         run_id=run_id,
         launch=assignment.launch,
-        pass_=assignment.job,
+        pass_=job,
         case=assignment.case,
         status="ok",
         placement=[

@@ -23,6 +23,7 @@ import msgspec
 
 from bench.errors import one_line
 from bench.measure.device import is_out_of_memory
+from bench.plan.own import place_of
 from bench.records.store import write_atomically
 from bench.run.culprit import TRACEBACK_LINES
 from bench.run.handover import Failure, RankOutcome
@@ -115,9 +116,11 @@ def outcome_file(folder: Path, local_rank: int) -> Path:
 
 def _failure(error: BaseException) -> Failure:
     lines = traceback.format_exception_only(error)  # also for one whose own text cannot be had
+    place = place_of(error)
+    words = " ".join(lines) if place is None else f"{place}: {' '.join(lines)}"
     return Failure(
         status="out_of_memory" if is_out_of_memory(error) else "failed",
-        reason=one_line(" ".join(lines)),
+        reason=one_line(words),
         at_s=time.monotonic(),
         exception=type(error).__name__,
         traceback=_last_lines(error),

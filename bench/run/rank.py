@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,9 @@ from workloads.base import Batch, Build, Problem
 
 DTYPES = {"bf16": torch.bfloat16}
 """Type of the parameters, where it is not fp32."""
-UNPACED: frozenset[Job] = frozenset({"parity", "reference", "memory", "max_batch"})
+UNPACED: frozenset[Job] = frozenset(
+    {"parity", "reference", "memory", "max_batch", "strategy", "workload"}
+)
 """Jobs that need few steps of each kind, however many a strategy's options ask for."""
 
 
@@ -189,7 +192,7 @@ class Rank:
             plain: with the optimizer as torch has it by default, whatever kernels are asked for.
         """
         options, batch = proof_size(self.case)
-        return self._build(options, batch, dtype, plain=plain)
+        return self._build(options, batch, dtype, plain=plain, is_proof=True)
 
     def count_flops(self) -> Work:
         """Those of one micro-step of one device."""
@@ -198,9 +201,16 @@ class Rank:
         return count_flops(workload, options, self._build_of(self.case.per_device_batch))
 
     def _build(
-        self, options: Any, batch: int, dtype: torch.dtype | None = None, *, plain: bool = False
+        self,
+        options: Any,
+        batch: int,
+        dtype: torch.dtype | None = None,
+        *,
+        plain: bool = False,
+        is_proof: bool = False,
     ) -> Problem:
         build = self._build_of(batch, dtype, plain=plain)
+        build = dataclasses.replace(build, is_proof=is_proof)
         return find_workload(self.case.workload).build(options, build)
 
     def _build_of(

@@ -13,9 +13,12 @@ import torch
 from torch import distributed
 
 from bench.measure.device import is_out_of_memory, open_device
+from bench.plan import own
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.run.handover import Assignment, RankOutcome
+from bench.run.look_strategy import look_at_strategy
+from bench.run.look_workload import look_at_workload
 from bench.run.passes import measure_communication, measure_memory, measure_time, try_batch
 from bench.run.phases import DONE, Notebook, launch_limit_s
 from bench.run.process import Place, carry_out, enter
@@ -46,6 +49,8 @@ class _Pass:
     def do(self) -> None:
         """See ``Work``."""
         assignment, place = self._assignment, self.place
+        own.tell(assignment.codes)
+        own.require_unchanged(assignment.codes)
         strategy = find_strategy(assignment.case.strategy)
         one = strategy.processes == "one" and assignment.job != "reference"
         driven = range(len(assignment.cores)) if one else [place.local_rank]
@@ -105,6 +110,11 @@ def _work(rank: Rank) -> Session | None:
             return prove(rank)
         case "reference":
             make_reference(rank)
+            return None
+        case "strategy":
+            return look_at_strategy(rank)
+        case "workload":
+            look_at_workload(rank)
             return None
     raise AssertionError(f"no job {rank.assignment.job}")
 

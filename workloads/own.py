@@ -1,0 +1,379 @@
+"""A workload from a plain function: one that returns a model, its loss, and its batches.
+
+The least that somebody must write to have a model of their own measured:
+
+    def vit(width: int = 128):
+        model = VisionTransformer(...)
+        def batches(samples):
+            return torch.randn(samples, 3, 32, 32), torch.randint(10, (samples,))
+        return model, nn.functional.cross_entropy, batches
+
+Its arguments are the workload's options. What else planning must know (batch norm, sparse
+gradients, unused parameters, units to shard) is seen on the model itself, without content.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import default_collate
+
+from workloads.base import (
+    Batch,
+    Build,
+    Facts,
+    Options,
+    Preset,
+    Problem,
+    Workload,
+    cycle_of_pools,
+    optimizer_factory,
+    shard_seed,
+)
+from workloads.quiet import META, quieten
+from workloads.units import repeated_blocks
+
+PER_DEVICE_BATCH = 8
+"""Samples where neither the function nor the suite says how many."""
+DISTINCT = 4
+"""Batches of a shard before they come again."""
+TOLD = "_parallel_bench"
+"""Attribute of a function that ``workload`` has said something about."""
+WANTED = "must return (model, loss, batches)"
+
+Make = TypeVar("Make", bound=Callable[..., Any])
+Units = Callable[[nn.Module], list[nn.Module]]
+
+
+class Parts(NamedTuple):
+    """What such a function returns."""
+
+    model: nn.Module
+    loss: Callable[[Any, Tensor], Tensor]
+    """(output of the model, targets) -> scalar: the mean over the batch's samples."""
+    batches: Any
+    """(samples) -> (inputs, targets), drawn at random; or a data set of such pairs, one a sample.
+    Inputs are a tensor, or several: the arguments of the model's forward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What can be said of such a function beside its arguments."""
+
+    per_device_batch: int = PER_DEVICE_BATCH
+    unit: str = "sample"
+    units_per_sample: int = 1
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    lr: float = 1e-3
+    shard_units: Units = repeated_blocks
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def workload(
+    *,
+    per_device_batch: int = PER_DEVICE_BATCH,
+    unit: str = "sample",
+    units_per_sample: int = 1,
+    optimizer: Literal["sgd", "adamw"] = "adamw",
+    lr: float = 1e-3,
+    shard_units: Units = repeated_blocks,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Callable[[Make], Make]:
+    """Say more of a function that returns a model, its loss and its batches: a decorator.
+
+    The function stays what it is.
+
+    Args:
+        per_device_batch: samples that one device sees in one micro-step, unless a suite says.
+        unit: what ``units_per_sample`` counts, such as token.
+        units_per_sample: for the tables.
+        optimizer: the one that a suite's ``optimizer: auto`` stands for.
+        lr: learning rate of either.
+        shard_units: (model) -> modules to shard one by one; its repeated blocks by default.
+        presets: arguments by name of a preset; the first is the CPU's unless one is called cpu, the
+            last that of accelerators unless one is called full.
+    """
+    told = Told(
+        per_device_batch=per_device_batch,
+        unit=unit,
+        units_per_sample=units_per_sample,
+        optimizer=optimizer,
+        lr=lr,
+        shard_units=shard_units,
+        presets=presets or {},
+    )
+
+    def tell(make: Make) -> Make:
+        setattr(make, TOLD, told)
+        return make
+
+    return tell
+
+
+def workload_of(make: Callable[..., Any], *, name: str) -> Workload:
+    """The workload that a function, or a class with ``model``, ``loss`` and ``batches``, makes.
+
+    Args:
+        make: called with the workload's options by name.
+        name: of the workload.
+
+    Raises:
+        TypeError: an argument has no default, or cannot be named.
+    """
+    told: Told = getattr(make, TOLD, Told())
+    kind = options_of(make)
+    summary = (inspect.getdoc(make) or f"{name}, of your own").splitlines()[0]
+    chosen = told.presets or {"default": {}}
+
+    @functools.cache
+    def facts(options: Options) -> Facts:
+        return facts_of(parts_without_content(make, options), told)
+
+    return Workload(
+        name=name,
+        summary=summary,
+        options=kind,
+        presets={
+            preset: Preset(
+                options=msgspec.convert(dict(given), kind),
+                per_device_batch=told.per_device_batch,
+                summary=", ".join(f"{key} {value}" for key, value in given.items()) or "as written",
+            )
+            for preset, given in chosen.items()
+        },
+        optimizer=told.optimizer,
+        facts=lambda options: facts(_Hashed(options)),
+        build=lambda options, build: _problem(make, told, options, build),
+    )
+
+
+class _Hashed:
+    """Options that a cache can hold: equal where their content is."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._key = msgspec.json.encode(options, order="deterministic")
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashed) and self._key == other._key
+
+
+def options_of(make: Callable[..., Any]) -> type[Options]:
+    """A struct with a field for each argument of a function.
+
+    Raises:
+        TypeError: an argument has no default, or cannot be named.
+    """
+    fields: list[tuple[str, Any, Any]] = []
+    for one in _signature(make).parameters.values():
+        if one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD}:
+            continue
+        if one.kind is one.POSITIONAL_ONLY or one.default is one.empty:
+            raise TypeError(
+                f"the argument {one.name} of {make.__name__} has no default, or cannot be named: "
+                "arguments are the workload's options, and a suite may leave each of them out"
+            )
+        kind = type(one.default) if one.annotation is one.empty else one.annotation
+        kind = Any if one.default is None and one.annotation is one.empty else kind
+        default = one.default
+        if isinstance(default, list | dict | set):
+            default = msgspec.field(default_factory=functools.partial(type(default), default))
+        fields.append((one.name, kind, default))
+    made = msgspec.defstruct(
+        f"{make.__name__}_options",
+        fields,
+        bases=(Options,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    assert issubclass(made, Options)
+    return made
+
+
+def _signature(make: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(make, eval_str=True)
+    except NameError:  # an annotation that is there for type checkers alone
+        return inspect.signature(make)
+
+
+def parts_of(make: Callable[..., Any], options: Options) -> Parts:
+    """Call the function.
+
+    Raises:
+        TypeError: it returns something else.
+    """
+    made = make(**msgspec.structs.asdict(options))
+    name = make.__name__
+    if isinstance(made, nn.Module):
+        raise TypeError(f"{name} {WANTED}, and returns a {type(made).__name__} alone")
+    if not isinstance(made, tuple | list):
+        missing = [one for one in Parts._fields if not hasattr(made, one)]
+        if missing:
+            what = "nothing" if made is None else f"a {type(made).__name__}"
+            raise TypeError(f"{name} {WANTED}, and returns {what} without {', '.join(missing)}")
+        made = tuple(getattr(made, one) for one in Parts._fields)
+    if len(made) != len(Parts._fields):
+        raise TypeError(f"{name} {WANTED}, and returns {len(made)} things")
+    parts = Parts(*made)
+    if not isinstance(parts.model, nn.Module):
+        raise TypeError(f"{name} {WANTED}; its model is a {type(parts.model).__name__}")
+    if not callable(parts.loss):
+        raise TypeError(f"{name} {WANTED}; its loss cannot be called: (output, targets) -> scalar")
+    if not callable(parts.batches) and not _is_dataset(parts.batches):
+        raise TypeError(
+            f"{name} {WANTED}; its batches are a {type(parts.batches).__name__}, and must be "
+            "(samples) -> (inputs, targets), or a data set with a length"
+        )
+    return parts
+
+
+def parts_without_content(make: Callable[..., Any], options: _Hashed | Options) -> Parts:
+    """The same on torch's meta device, or on the host for a model that must look at its numbers."""
+    given = options.options if isinstance(options, _Hashed) else options
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with META:
+                return parts_of(make, given)
+        except Exception:  # noqa: BLE001 - if it is more than that, it comes again
+            return parts_of(make, given)
+
+
+def facts_of(parts: Parts, told: Told) -> Facts:
+    """What planning must know, as the model itself shows it."""
+    modules = list(parts.model.modules())
+    return Facts(
+        unit=told.unit,
+        units_per_sample=told.units_per_sample,
+        has_batch_norm=any(isinstance(module, _BatchNorm) for module in modules),
+        has_sparse_gradients=any(
+            isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+            for module in modules
+        ),
+        has_shard_units=bool(told.shard_units(parts.model)),
+        has_unused_parameters=_leaves_some_unused(parts),
+    )
+
+
+def _leaves_some_unused(parts: Parts) -> bool:
+    """Whether backward leaves parameters without a gradient; False where that cannot be seen."""
+    model = parts.model.to(META).train()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            batch = _batch(_draw(parts, 2, range(2), seed=0), META, torch.float32)
+            parts.loss(model(*batch.inputs), batch.targets).backward()  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 - not every model trains without content; the ranks will show
+        return False
+    return any(one.grad is None for one in model.parameters() if one.requires_grad)
+
+
+def _problem(make: Callable[..., Any], told: Told, options: Options, build: Build) -> Problem:
+    torch.manual_seed(build.seed)
+    parts = parts_of(make, options)
+    model = parts.model.to(device=build.device, dtype=build.dtype).train()
+
+    def loss(output: Any, batch: Batch) -> Tensor:
+        return parts.loss(output, batch.targets)
+
+    batches = cycle_of_pools(functools.partial(_pool, parts, build))
+    if build.is_proof:
+        quieten(model, loss, lambda: next(batches(0, 1)))
+    return Problem(
+        model=model,
+        make_optimizer=optimizer_factory(
+            build.optimizer, lr=told.lr, kernels=build.optimizer_kernels
+        ),
+        loss=loss,
+        batches=batches,
+        shard_units=told.shard_units,
+        units_per_sample=told.units_per_sample,
+    )
+
+
+def _pool(parts: Parts, build: Build, shard: int, shards: int) -> list[Batch]:
+    """The batches of one shard; those of different shards have no sample in common."""
+    count, found = build.per_device_batch, []
+    for number in range(DISTINCT):
+        begin = (number * shards + shard) * count
+        seed = shard_seed(shard_seed(build.seed, shard), number)
+        drawn = _draw(parts, count, range(begin, begin + count), seed=seed)
+        batch = _batch(drawn, build.device, build.dtype)
+        for tensor in (*batch.inputs, batch.targets):
+            if tensor.dim() == 0 or len(tensor) != count:
+                raise ValueError(
+                    f"a batch of {count} samples has a tensor of shape {tuple(tensor.shape)}: "
+                    "dimension 0 counts samples, in inputs and targets"
+                )
+        found.append(batch)
+    return found
+
+
+def _draw(parts: Parts, count: int, places: Sequence[int], *, seed: int) -> Any:
+    if _is_dataset(parts.batches):
+        length = len(parts.batches)
+        if length == 0:
+            raise ValueError("the data set is empty")
+        return default_collate([parts.batches[place % length] for place in places])
+    with _seeded(seed):
+        return parts.batches(count)
+
+
+def _is_dataset(batches: Any) -> bool:
+    return hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw from here on as from a seed, by torch, NumPy or ``random``; then as before."""
+    numbers, state = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(numbers)
+        random.setstate(state)
+
+
+def _batch(drawn: Any, device: torch.device, dtype: torch.dtype) -> Batch:
+    """Tensors on a device, those of numbers with a point in the type asked for.
+
+    Raises:
+        TypeError: it is no pair of inputs and targets.
+    """
+    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
+        what = f"{len(drawn)} things" if isinstance(drawn, tuple | list) else type(drawn).__name__
+        raise TypeError(f"batches must give (inputs, targets), not {what}")
+    inputs, targets = drawn
+    given = [inputs] if isinstance(inputs, Tensor) else inputs
+    if not isinstance(given, tuple | list) or not all(
+        isinstance(one, Tensor) for one in itertools.chain(given, [targets])
+    ):
+        raise TypeError(
+            "batches must give (inputs, targets): inputs a tensor or a tuple of tensors, the "
+            "arguments of the model's forward, and targets a tensor"
+        )
+    return Batch(tuple(_moved(given, device, dtype)), next(_moved([targets], device, dtype)))
+
+
+def _moved(tensors: Iterable[Tensor], device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
+    for one in tensors:
+        yield one.to(device, dtype if one.is_floating_point() else one.dtype)
