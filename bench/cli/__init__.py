@@ -17,6 +17,7 @@ import typer
 
 import bench
 from bench.cli.comm import comm
+from bench.cli.compare import compare
 from bench.cli.doctor import doctor
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
@@ -36,6 +37,7 @@ app.command()(plan)
 app.command("list")(list_)
 app.command()(comm)
 app.command()(report)
+app.command()(compare)
 app.command()(doctor)
 
 

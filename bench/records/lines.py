@@ -1,7 +1,7 @@
 """Files of one value a line: as they were written, or compressed by gzip (``NAME.gz``).
 
-Whatever else is in such a file is named in a warning and left out, and the rest is read: a line that
-a crash has cut short, one of a newer schema, one of another program.
+Whatever else is in such a file is named in a warning and left out, and the rest is read: a line
+that a crash has cut short, one of a newer schema, one of another program.
 """
 
 from __future__ import annotations
