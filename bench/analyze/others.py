@@ -180,6 +180,7 @@ def compare(
     """
     if (reason := unusable(row)) is not None:
         return Comparison(reason=reason)
+    assert row.samples_per_s is not None, "what is usable has a figure"
     alike = [other for other in candidates if not differences(row, other)]
     # A row is its own best baseline; under strong scaling, one with as many micro-steps the next.
     alike.sort(

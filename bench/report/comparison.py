@@ -248,7 +248,7 @@ def _rows(title: str, pairs: Sequence[Pair], tables: Sequence[Table]) -> Iterato
 
 def _names(tables: Sequence[Table]) -> dict[str, str]:
     """Of each case: the strategy with whatever varies within its table."""
-    found = {}
+    found: dict[str, str] = {}
     for table in tables:
         name = variants(table.rows)
         found |= {row.case.id: name(row.case) for row in table.rows}
