@@ -39,8 +39,8 @@ def report(
             print_text(str(_write(folder)))
         except RecordsError as error:  # the others are still made
             unreadable.append(error)
-    for error in unreadable[:-1]:
-        say(f"bench: {error}")
+    for one in unreadable[:-1]:
+        say(f"bench: {one}")
     if unreadable:
         raise unreadable[-1]
 

@@ -99,7 +99,9 @@ def flat(run: str, row: Row) -> Flat:
         row: of it.
     """
     case, cost = row.case, row.communication
-    copied = {name: getattr(case, name) for name in Flat.__struct_fields__ if hasattr(case, name)}
+    names = [name for name in Flat.__struct_fields__ if hasattr(case, name)]
+    copied: dict[str, Any] = {name: getattr(case, name) for name in names}
+    peaks: dict[str, Any] = {f"peak_{name}_bytes": row.peaks.get(name, []) for name in PEAKS}
     return Flat(
         **copied,
         run=run,
@@ -118,7 +120,7 @@ def flat(run: str, row: Row) -> Flat:
         **_peer(row.peer),
         step_median_s=row.step_median_s,
         step_p90_s=row.step_p90_s,
-        **{f"peak_{name}_bytes": row.peaks.get(name, []) for name in PEAKS},
+        **peaks,
         communication_busy_s=None if cost is None else cost.busy_s,
         communication_exposed_s=None if cost is None else cost.exposed_s,
         communication_wait_s=None if cost is None else cost.wait_s,

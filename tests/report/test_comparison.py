@@ -119,7 +119,7 @@ def test_the_comparison_as_data_and_as_a_file(
     assert compare(base, new, "--out", tmp_path / "none" / "page.md") == 2
 
 
-def test_names_from_files_stay_text(base: Path, tmp_path: Path) -> None:
+def test_names_from_files_stay_text(tmp_path: Path) -> None:
     hostile = msgspec.structs.replace(SINGLE, label="<script> | `x`", id="a|b<c>`d`")
     first = folder(tmp_path / "first", around(hostile, 100))
     second = folder(tmp_path / "second", around(hostile, 50))

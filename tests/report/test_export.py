@@ -67,11 +67,9 @@ def test_pytest_benchmark_compares_what_was_exported(
     files = [tmp_path / "0001_base.json", tmp_path / "0002_new.json"]
     for place, out in zip((run, slower), files, strict=True):
         printed(capsys, place, "--format", "pytest-benchmark", "--out", out)
-    read = subprocess.run(
-        [sys.executable, "-m", "pytest_benchmark", "compare", *files, "--columns", "mean,rounds"]
-        + ["--csv", tmp_path / "out"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", *map(str, files)]
+    command += ["--columns", "mean,rounds", "--csv", str(tmp_path / "out")]
+    read = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert PAIR.id in read.stdout
     (table,) = tmp_path.glob("out*.csv")
     lines = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
