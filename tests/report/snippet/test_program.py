@@ -26,10 +26,9 @@ from tests.fakes import make_case
 from tests.strategies.variants import VARIANTS
 
 LOSSY = {"comm_hook", "local_sgd_period"}
+OTHERS: dict[str, list[dict[str, Any]]] = {"single": [{}], "dp": [{}], "deepspeed": [{}]}
 EVERY = [
-    (strategy, options)
-    for strategy, found in {**VARIANTS, "single": [{}], "dp": [{}], "deepspeed": [{}]}.items()
-    for options in found
+    (strategy, options) for strategy, found in {**VARIANTS, **OTHERS}.items() for options in found
 ]
 
 
@@ -85,7 +84,7 @@ FIELDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("strategy", [*WRAPPERS])
 def test_each_field_changes_the_program(strategy: str) -> None:
-    one = {"world_size": 1} if strategy == "single" else {}
+    one: dict[str, Any] = {"world_size": 1} if strategy == "single" else {}
     texts = [program(case_of(strategy, **one))]
     for changes in FIELDS:
         if strategy == "dp" and changes.get("device") == "cpu":
@@ -115,7 +114,7 @@ def test_the_command_starts_as_many_processes_as_were_measured() -> None:
 def test_a_reference_implementation_is_no_program() -> None:
     with pytest.raises(NoProgramError, match="does nothing on a CPU"):
         program(case_of("dp", device="cpu", backend="gloo"))
-    with pytest.raises(NoProgramError, match="the strategy .*:OWN"):
+    with pytest.raises(NoProgramError, match="for the strategy tests"):
         program(case_of("tests.fakes:OWN"))
     with pytest.raises(NoProgramError, match="the option newer of ddp"):
         program(case_of("ddp", {"newer": 1}))
