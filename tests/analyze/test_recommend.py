@@ -46,9 +46,10 @@ def test_a_difference_within_noise_is_a_tie() -> None:
 def test_the_choice_was_seen_in_the_same_figures() -> None:
     # 3.4 % is clear between two rows, and not of the best of five, of which ten pairs could be it.
     others = [make_case(strategy="fsdp", world_size=2, env={"A": str(n)}) for n in range(4)]
-    slower = [around(other, 96.6, 0.01) for other in others]
-    assert answer_of(around(PAIR, 100, 0.01), slower[0]).leads[0].verdict == "faster"
-    five = answer_of(around(PAIR, 100, 0.01), *slower)
+    slower = [[*launches(one, 96.6, 97.6, 95.6), parity(one)] for one in others]
+    best = [*launches(PAIR, 100, 101, 99), parity(PAIR)]
+    assert answer_of(best, slower[0]).leads[0].verdict == "faster"
+    five = answer_of(best, *slower)
     assert [lead.verdict for lead in five.leads] == ["no clear difference"] * 4
     assert len(five.tied) == 4
 
