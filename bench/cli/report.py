@@ -24,9 +24,20 @@ def report(
             help="pages are written into each folder; all else is printed, a row a case.",
         ),
     ] = "pages",
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="published", help="Set figures that others have published beside ours."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="A file for what --format would print.")] = None,
 ) -> None:
     """Make report.md and its charts again from the records, without torch."""
+    from bench.report.published import check_reference
+
+    published = check_reference(reference)
+    if form != "pages" and published:
+        raise BenchError("--reference goes with pages: rows for programs are ours alone")
     if form != "pages":
         deliver(_rows(folders, form), out)
         return
@@ -36,7 +47,7 @@ def report(
     unreadable: list[RecordsError] = []
     for folder in folders:
         try:
-            print_text(str(_write(folder)))
+            print_text(str(_write(folder, published=published)))
         except RecordsError as error:  # the others are still made
             unreadable.append(error)
     for one in unreadable[:-1]:
@@ -45,11 +56,12 @@ def report(
         raise unreadable[-1]
 
 
-def _write(folder: Path) -> Path:
+def _write(folder: Path, *, published: bool) -> Path:
     from bench.report.collectives import write_collectives
     from bench.report.page import write_report
 
-    return write_collectives(folder) if _is_of_comm(folder) else write_report(folder)
+    write = write_collectives if _is_of_comm(folder) else write_report
+    return write(folder, published=published)
 
 
 def _is_of_comm(folder: Path) -> bool:
