@@ -146,6 +146,24 @@ def _unlike_environment(row: Row, other: Row) -> list[str]:
     return ["environment"] if measured and row.environment != other.environment else []
 
 
+def unusable(row: Row) -> str | None:
+    """Why a row's figure is compared with nothing; None where it may be."""
+    if row.samples_per_s is None:
+        return "not measured"
+    if row.is_proved_wrong:
+        return "the row failed its proof"
+    return next((reason for flag, reason in UNFIT.items() if flag in row.flags), None)
+
+
+def measured_against(row: Row, other: Row, noise: Noise) -> Comparison:
+    """The ratio of two figures that may be compared, without a verdict."""
+    return Comparison(
+        ratio=ratio_of(row.figures, other.figures, noise),
+        chance=chance_of(row.figures, other.figures, noise),
+        against=other.case.id,
+    )
+
+
 def compare(
     row: Row,
     candidates: Sequence[Row],
@@ -162,13 +180,9 @@ def compare(
         name: of what the candidates are, for reasons.
         differences: what forbids a comparison.
     """
-    if row.samples_per_s is None:
-        return Comparison(reason="not measured")
-    if row.is_proved_wrong:
-        return Comparison(reason="the row failed its proof")
-    unfit = next((reason for flag, reason in UNFIT.items() if flag in row.flags), None)
-    if unfit is not None:
-        return Comparison(reason=unfit)
+    if (reason := unusable(row)) is not None:
+        return Comparison(reason=reason)
+    assert row.samples_per_s is not None, "what is usable has a figure"
     alike = [other for other in candidates if not differences(row, other)]
     # A row is its own best baseline; under strong scaling, one with as many micro-steps the next.
     alike.sort(
@@ -188,12 +202,7 @@ def compare(
         launches = row.samples_per_s.launches
         return Comparison(ratio=Estimate(value=1.0, launches=launches), is_baseline=True)
     if usable:
-        above, below = row.figures, usable[0].figures
-        return Comparison(
-            ratio=ratio_of(above, below, noise),
-            chance=chance_of(above, below, noise),
-            against=usable[0].case.id,
-        )
+        return measured_against(row, usable[0], noise)
     if alike:
         return Comparison(reason=f"{name} has no valid figure")
     if candidates:

@@ -184,6 +184,29 @@ def chance_of(
     return 2 * float(special.stdtr(freedom, -abs(difference) / math.sqrt(squared_error)))
 
 
+def reach_of(
+    above: Sequence[float],
+    below: Sequence[float],
+    noise: Noise = NOTHING_KNOWN,
+    comparisons: int = 1,
+) -> float | None:
+    """Difference of the logarithms from which ``chance_of`` calls two rows clearly different.
+
+    Args:
+        above: one positive figure per launch.
+        below: likewise.
+        noise: of the run.
+        comparisons: among which it must be clear: Holm asks for so much of the clearest.
+
+    Returns:
+        None where a row has one launch.
+    """
+    if min(len(above), len(below)) < 2:
+        return None
+    _, squared_error, freedom = _difference(above, below, noise)
+    return _student(freedom, (1 - CONFIDENCE) / comparisons) * math.sqrt(squared_error)
+
+
 def holm(chances: Sequence[float]) -> list[float]:
     """p-values corrected for their number, so that all verdicts of a report hold together.
 
@@ -262,10 +285,11 @@ def _variance(values: Sequence[float]) -> float:
     return max(statistics.variance([math.log(value) for value in values]), LEAST_VARIANCE)
 
 
-def _student(freedom: float) -> float:
+def _student(freedom: float, chance: float = 1 - CONFIDENCE) -> float:
+    """Standard errors that are exceeded, on either side, with a chance."""
     if math.isinf(freedom):
-        return float(special.ndtri((1 + CONFIDENCE) / 2))
-    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
+        return float(special.ndtri(1 - chance / 2))
+    return float(special.stdtrit(freedom, 1 - chance / 2))
 
 
 def _inverse_trigamma(value: float) -> float:

@@ -18,10 +18,12 @@ import typer
 import bench
 from bench.cli.check import check
 from bench.cli.comm import comm
+from bench.cli.compare import compare
 from bench.cli.doctor import doctor
 from bench.cli.lab import lab
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
+from bench.cli.recommend import recommend
 from bench.cli.report import report
 from bench.cli.run import run
 from bench.errors import BenchError, Interruption
@@ -38,6 +40,8 @@ app.command()(plan)
 app.command("list")(list_)
 app.command()(comm)
 app.command()(report)
+app.command()(compare)
+app.command()(recommend)
 app.command()(doctor)
 app.add_typer(lab, name="lab")
 app.command()(check)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import OutputError, one_line
+from bench.records.store import write_atomically
 
 
 def print_text(text: str) -> None:
@@ -36,7 +37,31 @@ def print_while_read(text: str) -> None:
 
 def print_json(value: object) -> None:
     """To stdout, indented."""
-    print_text(msgspec.json.format(msgspec.json.encode(value)).decode())
+    print_text(_json(value))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
+def deliver(result: object, out: Path | None) -> None:
+    """A result to stdout, or to a file that replaces any of its name; text as it is, else JSON.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    if out is None:
+        if isinstance(result, str):
+            print_text(result.rstrip("\n"))
+        else:
+            print_json(result)
+        return
+    content = result.encode() if isinstance(result, str) else _json(result).encode() + b"\n"
+    try:
+        write_atomically(out, content)
+    except OSError as error:
+        raise OutputError(f"{out}: cannot be written: {error.strerror}") from error
+    say(f"written to {out}")
 
 
 def say(text: str) -> None:

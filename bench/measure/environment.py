@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,8 @@ VARIABLES = re.compile(
 """Variables that change how fast, or where, training runs: GLOO_SOCKET_IFNAME and
 GLOO_DEVICE_TRANSPORT, that choose what carries gloo, are among them."""
 
-PLACES = re.compile(r"(_HOME|_PATH|_DIR|_VISIBLE_DEVICES|_ORDER|_PORT|_ADDR)$")
-"""Variables that say where something is, not how fast it runs."""
-
 GIT_S = 5.0
 """For git to look at a checkout; on a slow disk it may take longer, and is not waited for."""
-SAME = (
-    "cpu",
-    "cpu_flags",
-    "quota_cores",
-    "governors",
-    "boost",
-    "driver",
-    "versions",
-)
-"""Of an environment: must be the same for two figures to be compared, as it stands."""
 
 
 def versions() -> dict[str, str]:
@@ -144,34 +130,3 @@ def source_digest() -> str:
         for path in sorted([*package.rglob("*.py"), *package.rglob("*.yaml")]):
             state.update(str(path.relative_to(site)).encode() + b"\0" + path.read_bytes())
     return state.hexdigest()
-
-
-def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be equal for two figures to be compared.
-
-    Hardware, versions and settings that change speed; not names of machines and devices, places,
-    the kernel's version, or the commit. An environment of an earlier version, or of another system,
-    may lack some.
-    """
-    hosts = environment.get("hosts") or []
-    if hosts:
-        plain = {name: value for name, value in environment.items() if name != "hosts"}
-        return {**comparable(plain), "hosts": [comparable(one) for one in hosts]}
-    network = environment.get("network")
-    if network:
-        plain = {name: value for name, value in environment.items() if name != "network"}
-        return {**comparable(plain), "network": network.get("kind")}
-    devices = environment.get("devices") or []
-    variables = environment.get("variables") or {}
-    return {
-        **{name: environment.get(name) for name in SAME},
-        "cores": len(environment.get("cores") or ()),
-        "devices": [[one.get("name"), one.get("link_bytes_per_s")] for one in devices],
-        "variables": {name: value for name, value in variables.items() if not PLACES.search(name)},
-    }
-
-
-def fingerprint(environment: Mapping[str, Any]) -> str:
-    """Short hash of what must be equal for two figures to be compared."""
-    payload = msgspec.json.encode(comparable(environment), order="deterministic")
-    return hashlib.blake2b(payload, digest_size=6).hexdigest()

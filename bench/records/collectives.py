@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 
+from bench.records.lines import iterate_lines
 from bench.records.record import SCHEMA, AtLeastOne, Bytes, Rate, Seconds, Status
-from bench.records.store import iterate_lines
 
 COLLECTIVES = "collectives.jsonl"
 

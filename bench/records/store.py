@@ -6,23 +6,21 @@ import contextlib
 import errno
 import fcntl
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Protocol, Self, TypeVar
+from typing import IO, Self
 
 import msgspec
 
-from bench.errors import OutputError, RecordsError, WriteError, one_line
+from bench.errors import OutputError, RecordsError, WriteError
 from bench.plan.case import Pass
 from bench.records.check import fault_of, fault_of_run
-from bench.records.record import SCHEMA, Record, RunInfo
+from bench.records.lines import COMPRESSED, existing, iterate_lines, newer
+from bench.records.record import Record, RunInfo
 
 RECORDS = "records.jsonl"
 RUN = "run.json"
-MOST_NAMED = 10
-"""Lines left out that are named one by one."""
 
 
 class Store:
@@ -42,6 +40,10 @@ class Store:
         self._records: IO[bytes] | None = None
         self._has_rows = False
         self._can_resume = name == RECORDS
+        compressed = folder / f"{name}{COMPRESSED}"
+        if compressed.is_file():
+            to_go_on = f"; gunzip {compressed} to go on with them" if resume else ""
+            raise OutputError(f"{folder}: holds results already, compressed ones{to_go_on}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._records = (folder / name).open("ab", buffering=0)
@@ -147,77 +149,13 @@ def read_records(folder: Path) -> list[Record]:
 def iterate_records(folder: Path) -> Iterator[Record]:
     """The records of a folder one by one, so that no more than one need be held.
 
-    The last line may be cut short by a crash: it is ignored. Any other line that is no record, or
-    whose figures cannot be, is left out with a warning that names it, and the rest is read.
+    A line that is no record, or whose figures cannot be, is left out with a warning that names it,
+    and the rest is read: the last one, too, which a crash may have cut short.
 
     Raises:
         RecordsError: no such folder, or no records in it.
     """
     return iterate_lines(folder, RECORDS, Record, fault_of)
-
-
-class Line(Protocol):
-    """What one line of a file holds."""
-
-    @property
-    def schema(self) -> int:
-        """Number of the schema that it was written by."""
-
-
-LineT = TypeVar("LineT", bound=Line)
-
-
-def iterate_lines(
-    folder: Path, name: str, kind: type[LineT], fault_of: Callable[[LineT], str | None]
-) -> Iterator[LineT]:
-    """Likewise for any file of one value a line.
-
-    Args:
-        folder: of results.
-        name: of the file.
-        kind: of each line.
-        fault_of: why no figure may be made of a value; None where it is sound.
-
-    Raises:
-        RecordsError: no such folder, or no such file in it.
-    """
-    path = _existing(folder, name)
-    decoder = msgspec.json.Decoder(kind)
-    left_out = 0
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                found = _decode(line, decoder, fault_of)
-                if not isinstance(found, str):
-                    yield found
-                elif line.endswith(b"\n"):  # every complete line does
-                    left_out += 1
-                    if left_out <= MOST_NAMED:
-                        _warn(f"{path}:{number}: left out, {found}")
-    except OSError as error:
-        raise RecordsError(f"{path}: cannot be read: {error.strerror}") from error
-    if left_out > MOST_NAMED:
-        _warn(f"{path}: {left_out} lines were left out; the first {MOST_NAMED} are named above")
-
-
-def _decode(
-    line: bytes, decoder: msgspec.json.Decoder[LineT], fault_of: Callable[[LineT], str | None]
-) -> LineT | str:
-    """The value of a line, or why there is none in it."""
-    try:
-        value = decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return f"no record: {error}"
-    if value.schema > SCHEMA:
-        return f"schema {value.schema} is newer than {SCHEMA}"
-    fault = fault_of(value)
-    return value if fault is None else f"no record: {fault}"
-
-
-def _warn(message: str) -> None:
-    warnings.warn(one_line(message), stacklevel=3)
 
 
 def read_run(folder: Path) -> RunInfo:
@@ -226,13 +164,14 @@ def read_run(folder: Path) -> RunInfo:
     Raises:
         RecordsError: no such folder or file, or it is no run description.
     """
-    path = _existing(folder, RUN)
+    path = existing(folder, RUN)
     try:
-        info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
+        content = path.read_bytes()
+        if (reason := newer(content)) is not None:
+            raise RecordsError(f"{path}: {reason}")
+        info = msgspec.json.decode(content, type=RunInfo)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordsError(f"{path}: is no run description: {error}") from error
-    if info.schema > SCHEMA:
-        raise RecordsError(f"{path}: schema {info.schema} is newer than {SCHEMA}")
     fault = fault_of_run(info)
     if fault is not None:
         raise RecordsError(f"{path}: is no run description: {fault}")
@@ -242,15 +181,6 @@ def read_run(folder: Path) -> RunInfo:
 def recorded(records: Iterable[Record]) -> set[tuple[str, int, Pass]]:
     """Keys that a resumed run need not measure again: all but the interrupted ones."""
     return {record.key for record in records if record.status != "interrupted"}
-
-
-def _existing(folder: Path, name: str) -> Path:
-    if not folder.is_dir():
-        raise RecordsError(f"{folder}: no such folder")
-    path = folder / name
-    if not path.is_file():
-        raise RecordsError(f"{folder}: holds no {name}; is it a results folder of bench run?")
-    return path
 
 
 def _cut_partial_line(file: IO[bytes], path: Path) -> None:

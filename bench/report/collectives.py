@@ -20,6 +20,7 @@ from bench.report.drawing import Chart, charts_in, new_figure, save
 from bench.report.markup import escape, picture
 from bench.report.network import network_section
 from bench.report.pairs import pairs_section
+from bench.report.published import beside_collectives
 from bench.report.summary import machine_lines
 
 REPORT, CHARTS = "report.md", "charts"
@@ -73,8 +74,12 @@ def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limi
     return info, list(iterate_collectives(folder)), limits
 
 
-def write_collectives(folder: Path) -> Path:
+def write_collectives(folder: Path, *, published: bool = False) -> Path:
     """Make ``report.md`` and its charts from the folder's rows; returns the page's path.
+
+    Args:
+        folder: of results.
+        published: set the figures that others have published beside ours.
 
     Raises:
         RecordsError: the folder holds no rows.
@@ -90,7 +95,8 @@ def write_collectives(folder: Path) -> Path:
         warnings.warn(f"the report has no charts: {error}", stacklevel=2)
         charts = []
     try:
-        write_atomically(path, page(info, rows, limits, charts).encode())
+        text = page(info, rows, limits, charts, published=published)
+        write_atomically(path, text.encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
     return path
@@ -101,6 +107,8 @@ def page(
     rows: Sequence[Collective],
     limits: Sequence[Limit],
     charts: Sequence[Chart] = (),
+    *,
+    published: bool = False,
 ) -> str:
     """The whole page as GitHub renders it."""
     parts = ["# Collectives alone", *(f"- {escape(one)}" for one in found(rows, limits))]
@@ -116,6 +124,7 @@ def page(
                 text = f"<details><summary>{escape(dtype)}</summary>\n\n{text}\n\n</details>"
             parts.append(text if number else f"{escape(dtype)}:\n\n{text}" if text else "")
         parts.append("\n".join(f"- {escape(one)}" for one in reasons(of_op)))
+    parts += beside_collectives(rows) if published else []
     parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", machine_lines(info)]
     parts += network_section(info.environment)
     return "\n\n".join(part for part in parts if part) + "\n"

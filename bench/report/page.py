@@ -26,6 +26,7 @@ from bench.report.drawing import Chart
 from bench.report.markup import escape, picture
 from bench.report.network import network_section
 from bench.report.notes import Footnotes, Which
+from bench.report.published import beside_rows
 from bench.report.settings import SettingsTable
 from bench.report.style import TERMINAL, Column, Style, render
 from bench.report.summary import machine_lines, summary
@@ -136,8 +137,12 @@ def slowest_link(environment: Mapping[str, Any]) -> float | None:
     return min(known) if known and len(known) == len(rates) else None
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, published: bool = False) -> Path:
     """Make ``report.md`` and its charts from the folder's records; returns the page's path.
+
+    Args:
+        folder: of results.
+        published: set the figures that others have published beside matching tables.
 
     Raises:
         RecordsError: the folder holds no results.
@@ -146,7 +151,8 @@ def write_report(folder: Path) -> Path:
     info, records, rows = load(folder)
     tables = tables_of(rows)
     path = folder / REPORT
-    text = markdown(info, records, tables, _draw(tables, folder / CHARTS))
+    charts = _draw(tables, folder / CHARTS)
+    text = markdown(info, records, tables, charts, published=published)
     try:
         write_atomically(path, text.encode())
     except OSError as error:
@@ -170,6 +176,8 @@ def markdown(
     records: Sequence[Record],
     tables: Sequence[Table],
     charts: Sequence[Sequence[Chart]] = (),
+    *,
+    published: bool = False,
 ) -> str:
     """The whole report as GitHub renders it.
 
@@ -178,6 +186,7 @@ def markdown(
         records: for their numbers.
         tables: of its rows.
         charts: of each table, in a folder beside the page.
+        published: with other people's figures beside matching tables.
     """
     name, description = (str(info.suite.get(key, "")) for key in ("name", "description"))
     rows = [row for table in tables for row in table.rows]
@@ -190,6 +199,7 @@ def markdown(
             parts.append(f"No charts: {len(table.rows)} rows are more than one could read in them.")
         own = {_chart_stem(one) for one in table.settings}
         parts.append(_pictures(one for one in drawn if one.svg.stem not in own))
+        parts += beside_rows(table.rows) if published else []
     parts += ["## How to read this", HOW_TO_READ]
     parts += [SETTINGS_TO_READ] if any(table.settings for table in tables) else []
     parts += ["## Where it was measured", machine_lines(info), *network_section(info.environment)]

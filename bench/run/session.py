@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import msgspec
 
 from bench.errors import Interruption, OutputError
-from bench.measure.environment import collect, comparable, fingerprint, versions
+from bench.measure.environment import collect, versions
 from bench.plan.case import Machine, PlannedCase, file_name
 from bench.plan.matrix import expand
 from bench.plan.suite import Suite
+from bench.records.environment import comparable, fingerprint
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
 from bench.run.changes import changes

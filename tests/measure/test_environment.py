@@ -11,8 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from bench.measure.environment import collect, commit, fingerprint, versions
+from bench.measure.environment import collect, commit, versions
 from bench.measure.host import describe_host
+from bench.records.environment import fingerprint
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 from tests.measure.nvmls import FakeNvml
 from tests.measure.trees import write_tree

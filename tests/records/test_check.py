@@ -11,7 +11,8 @@ import pytest
 
 from bench.errors import RecordsError
 from bench.records.check import fault_of
-from bench.records.store import MOST_NAMED, RECORDS, read_records
+from bench.records.lines import MOST_NAMED
+from bench.records.store import RECORDS, read_records
 from bench.report.page import load, write_report
 from tests.analyze.test_scaling import PAIR, SINGLE, launches, timing
 from tests.report.test_page import make_folder

@@ -1,0 +1,230 @@
+"""A recommendation in words, with the program that carries it out; and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bench.analyze.recommend import GIB, Answer, need_of, no_answer
+from bench.analyze.rows import Comparison, Row
+from bench.errors import plural
+from bench.plan.case import Case
+from bench.records.record import RunInfo
+from bench.report import cells
+from bench.report.export import flat
+from bench.report.markup import escape
+from bench.report.notes import notes_of, parity_of, variants
+from bench.report.snippet.pieces import NoProgramError
+from bench.report.snippet.program import FILE, program
+from bench.report.summary import machine_lines
+
+TIGHT = 0.95
+"""Share of the limit beyond which a word of warning is due."""
+MOST_NAMED = 6
+SAID = ("no speedup:", "no clear gain", "no clear difference", "slower than one device")
+"""Beginnings of notes that say what stands under the speedup already."""
+Name = Callable[[Case], str]
+
+TO_READ = """\
+Eligible are rows of this run alone that were measured on exactly so many devices, whose proof found
+that they train as one device does, and that fit into the memory. A difference is clear if it is so
+among all pairs of eligible rows, and larger than what equal cases, measured twice, differed by.
+Memory is that of the steps measured; other batches and sequence lengths need other amounts."""
+
+
+def as_data(info: RunInfo, answers: Sequence[Answer], memory_gib: float | None) -> dict[str, Any]:
+    """The answers for programs."""
+    return {
+        "run_id": info.run_id,
+        "memory_gib": memory_gib,
+        "answers": [_answer_data(answer, info.run_id) for answer in answers],
+    }
+
+
+def _answer_data(answer: Answer, run: str) -> dict[str, Any]:
+    case, best = answer.rows[0].case, answer.best
+    need = None if best is None else need_of(best)
+    code, reason = (None, no_answer(answer)) if best is None else _program(best.case)
+    return {
+        "workload": case.workload,
+        "preset": case.preset,
+        "scaling": case.scaling,
+        "optimizer": case.optimizer,
+        "devices": answer.devices,
+        "choice": None if best is None else flat(run, best),
+        "needs_bytes": None if need is None else need.bytes,
+        "needs_kind": None if need is None else need.kind,
+        "others": [
+            {"row": flat(run, row), "choice_over_it": lead.ratio, "verdict": lead.verdict}
+            for row, lead in zip(answer.eligible[1:], answer.leads, strict=True)
+        ],
+        "ruled_out": [{"id": one.row.case.id, "reason": one.reason} for one in answer.ruled_out],
+        "measured_on": answer.measured_on,
+        "reason": reason,
+        "code": code,
+    }
+
+
+def _program(case: Case) -> tuple[str | None, str | None]:
+    """The program's text, or why there is none."""
+    try:
+        return program(case), None
+    except NoProgramError as error:
+        return None, str(error)
+
+
+def markdown(info: RunInfo, answers: Sequence[Answer], memory_gib: float | None) -> str:
+    """The answers as a page."""
+    limit = "" if memory_gib is None else f", {memory_gib:g} GiB each"
+    sizes = {answer.devices for answer in answers if answer.is_asked}
+    where = f" on {plural(sizes.pop(), 'device')}" if sizes else ""
+    parts = [f"# What to use{where}{limit}"]
+    titles = [_title(answer, answers) for answer in answers]
+    for title, answer in zip(titles, answers, strict=True):
+        parts += [f"## {escape(title)}", *_section(answer, memory_gib)]
+    parts += ["## How it was chosen", TO_READ, "## Where it was measured", machine_lines(info)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _title(answer: Answer, answers: Sequence[Answer]) -> str:
+    """The model, with what tells it from the others on the page."""
+    case = answer.rows[0].case
+    alike = [one.rows[0].case for one in answers]
+    alike = [one for one in alike if (one.workload, one.preset) == (case.workload, case.preset)]
+    options = [
+        f"{name} {value}"
+        for name, value in case.workload_options.items()
+        if any(other.workload_options.get(name) != value for other in alike)
+    ]
+    fields = ("scaling", "device", "optimizer", "seed", "cores_per_device", "data")
+    others = [
+        f"{name} {getattr(case, name)}"
+        for name in fields
+        if any(getattr(other, name) != getattr(case, name) for other in alike)
+    ]
+    if case.scaling == "strong" and len({other.global_batch for other in alike}) > 1:
+        others.append(f"global batch {case.global_batch}")
+    return ", ".join([case.workload, f"preset {case.preset}", *options, *others])
+
+
+def _section(answer: Answer, memory_gib: float | None) -> Iterator[str]:
+    name = variants(answer.rows)
+    best = answer.best
+    if best is None:
+        yield f"**No recommendation**: {escape(no_answer(answer))}."
+        yield _ruled_out(answer, name)
+        return
+    yield f"**{escape(name(best.case))}** on {plural(answer.devices, 'device')}."
+    words = [*_why(answer, name, memory_gib), *_runner_up(answer, name), *_caveats(answer, name)]
+    yield "\n".join(f"- {escape(one)}" for one in words)
+    yield _ruled_out(answer, name)
+    text, reason = _program(best.case)
+    if text is None:
+        yield f"No program: {escape(str(reason))}."
+    else:
+        yield f"As a program, `{FILE}`:"
+        yield f"```python\n{text}```"
+
+
+def _figure(row: Row) -> str:
+    return f"{cells.throughput(row)} {row.unit}s/s"
+
+
+def _why(answer: Answer, name: Name, memory_gib: float | None) -> Iterator[str]:
+    best = answer.best
+    assert best is not None, "there is an answer"
+    del name
+    others = len(answer.eligible) - 1
+    of_how_many = f"the fastest of {others + 1} eligible rows" if others else "the one eligible row"
+    size = f", on the most devices that were measured, {answer.devices}"
+    size = "" if answer.is_asked else size
+    yield f"Why: {of_how_many}{size}: {_figure(best)}"
+    if best.speedup.ratio is not None and not best.speedup.is_baseline:
+        gain = {
+            "faster": "",
+            "slower": ": slower than one device without a wrapper, so use that",
+            "no clear difference": ": no clear gain over one device without a wrapper",
+        }.get(best.speedup.verdict or "", "")
+        yield f"Speedup over one device: {cells.span(best.speedup.ratio)}{gain}"
+    elif best.speedup.reason is not None:
+        yield f"No speedup is known: {best.speedup.reason}"
+    yield _memory(best, memory_gib)
+    yield f"Proof: {parity_of(best)}"
+
+
+def _memory(best: Row, memory_gib: float | None) -> str:
+    need = need_of(best)
+    if need is None:
+        return "Memory: not known"
+    used = need.bytes / GIB
+    text = f"Memory: {cells.significant(used)} GiB on the device that needs most ({need.kind})"
+    if memory_gib is None:
+        return f"{text}; no limit was given"
+    tight = "; that is tight: fragmentation or a longer batch may not fit"
+    return f"{text}, of {memory_gib:g} GiB" + (tight if used > TIGHT * memory_gib else "")
+
+
+def _runner_up(answer: Answer, name: Name) -> Iterator[str]:
+    if not answer.leads:
+        yield "Runner-up: none, since no other row is eligible"
+        return
+    second, lead = answer.eligible[1], answer.leads[0]
+    yield f"Runner-up: {name(second.case)}, {_figure(second)}; {_lead(lead)}"
+    tied = answer.tied
+    if len(tied) > 1 or (tied and tied[0] is not second):
+        names = "; ".join(name(row.case) for row in tied[:MOST_NAMED])
+        more = len(tied) - MOST_NAMED
+        yield f"Noise does not tell it from: {names}" + (f"; and {more} more" if more > 0 else "")
+    plainest = min([answer.eligible[0], *tied], key=lambda row: len(row.settings))
+    if plainest is not answer.best:
+        yield f"Of these, {name(plainest.case)} has the fewest settings: the simpler choice"
+    small = [(need.bytes, row) for row in [answer.eligible[0], *tied] if (need := need_of(row))]
+    if len(small) > 1:
+        size, row = min(small, key=lambda one: one[0])
+        if row is not answer.best:
+            yield (
+                f"Of these, {name(row.case)} needs the least memory: "
+                f"{cells.significant(size / GIB)} GiB"
+            )
+
+
+def _lead(lead: Comparison) -> str:
+    """How far the choice is ahead."""
+    ratio = lead.ratio
+    assert ratio is not None, "both have figures"
+    if ratio.low is None or ratio.high is None:
+        return f"the choice is ahead by {ratio.value - 1:.1%}, with one launch: nothing is sure"
+    ends = f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
+    if lead.verdict == "faster":
+        return f"the choice is clearly faster, by {ends}"
+    return f"no clear difference, {ends}: noise may explain it"
+
+
+def _caveats(answer: Answer, name: Name) -> Iterator[str]:
+    """What the choice changes in training, and what must be known of its figure."""
+    best, plain, less = answer.best, answer.unchanged, answer.with_less
+    assert best is not None, "there is an answer"
+    if plain is not None:
+        yield (
+            f"It trains in {best.case.precision} with a global batch of {best.case.global_batch:,}."
+            f" Where that must stay fp32 and {plain.case.global_batch:,}: {name(plain.case)}, "
+            f"{_figure(plain)}"
+        )
+    if less is not None:
+        yield (
+            f"Fewer devices did as much: {name(less.case)} on "
+            f"{plural(less.case.world_size, 'device')}, {_figure(less)}"
+        )
+    yield from (note for note in notes_of(best, "scaling") if not note.startswith(SAID))
+
+
+def _ruled_out(answer: Answer, name: Name) -> str:
+    if not answer.ruled_out:
+        return ""
+    lines = [
+        f"- {escape(name(one.row.case))}"
+        + (f" ({escape(_figure(one.row))})" if one.row.samples_per_s else "")
+        + f": {escape(one.reason)}"
+        for one in answer.ruled_out
+    ]
+    return "\n".join([f"Ruled out on {plural(answer.devices, 'device')}:", "", *lines])
