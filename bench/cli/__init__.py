@@ -20,6 +20,7 @@ from bench.cli.comm import comm
 from bench.cli.doctor import doctor
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
+from bench.cli.predict_scaling import profile
 from bench.cli.report import report
 from bench.cli.run import run
 from bench.errors import BenchError, Interruption
@@ -37,6 +38,11 @@ app.command("list")(list_)
 app.command()(comm)
 app.command()(report)
 app.command()(doctor)
+predict = typer.Typer(
+    name="predict", help="What was not measured, computed from what was.", no_args_is_help=True
+)
+predict.command()(profile)
+app.add_typer(predict)
 
 
 def run_command_line(arguments: list[str]) -> int:

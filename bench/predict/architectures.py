@@ -27,6 +27,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is a batch norm."""
     looks_up: bool = False
     """Whether it is a table, whose dense gradient is filled with zeros first, whatever the batch."""
+    unit: str = ""
+    """That FSDP would gather it with; empty for the root's."""
     ready_last: bool = False
     """Whether its gradient is whole at backward's end only: a weight used at both ends."""
 
@@ -72,9 +74,10 @@ def _resnet(made: Architecture) -> list[Layer]:
     side = made.image // 2
 
     def conv(name: str, into: int, out: int, kernel: int, groups: int = 1) -> None:
-        weights = into // groups * out * kernel**2
-        layers.append(Layer(name=name, parameters=(weights,), macs=weights * side**2))
-        layers.append(Layer(name=f"{name}.norm", parameters=(out, out), normalises=True))
+        weights, unit = into // groups * out * kernel**2, name.rpartition(".")[0]
+        layers.append(Layer(name=name, parameters=(weights,), macs=weights * side**2, unit=unit))
+        norm = Layer(name=f"{name}.norm", parameters=(out, out), normalises=True, unit=unit)
+        layers.append(norm)
 
     conv("stem", 3, 64, 7)
     side //= 2
@@ -113,9 +116,12 @@ def _gpt(made: Architecture) -> list[Layer]:
             ("down", 4 * dim * dim, 0),
         ):
             if name in {"qkv", "up"}:
-                layers.append(Layer(name=f"{block}.norm {name}", parameters=(dim, dim)))
+                norm = Layer(name=f"{block}.norm {name}", parameters=(dim, dim), unit=str(block))
+                layers.append(norm)
             macs = length * (weights + extra)
-            layers.append(Layer(name=f"{block}.{name}", parameters=(weights,), macs=macs))
+            layers.append(
+                Layer(name=f"{block}.{name}", parameters=(weights,), macs=macs, unit=str(block))
+            )
     layers.append(Layer(name="norm", parameters=(dim, dim)))
     return [*layers, Layer(name="head", parameters=(table,), macs=length * table)]
 
@@ -139,11 +145,13 @@ def _transformer_xl(made: Architecture) -> list[Layer]:
                 name=f"{block}.attention",
                 parameters=(3 * dim * dim, dim * dim, dim * dim, dim, dim),
                 macs=length * (5 * dim * dim + attention),
+                unit=str(block),
             ),
             Layer(
                 name=f"{block}.feed forward",
                 parameters=(dim * inner, inner, dim * inner, dim, dim, dim),
                 macs=length * 2 * dim * inner,
+                unit=str(block),
             ),
         ]
     softmax = Layer(

@@ -7,17 +7,17 @@ backward, which costs twice the multiplications. Nothing is fitted to any row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from bench.plan.case import Case, Optimizer, Precision, Scaling
-from bench.predict.architectures import Architecture, layers_of
+from bench.predict.architectures import Architecture, Layer, layers_of
 from bench.predict.catalogue import Catalogue, Table, catalogue, network_of, published
 from bench.predict.network import Places
 from bench.predict.scaling import Prediction, Wanted, predict
-from bench.records.profile import Contention, Gradient, Profile
+from bench.records.profile import Contention, Gradient, Profile, Unit
 
 WORD = 4
 """Bytes of a parameter and of its gradient: fp32 under mixed precision too."""
@@ -98,6 +98,7 @@ def profile_of(single: Single, known: Catalogue) -> Profile:
         optimizer_s=optimizer_s,
         fixed_backward_s=min(WORD * tables * second_bytes, backward_s),
         gradients=_gradients(made, backward_s),
+        units=_units(layers, forward_s, backward_s),
         buffers=3 * len(norms),  # mean, variance, and a count of batches
         buffer_bytes=sum(WORD * sum(layer.parameters) + 8 for layer in norms),
         input_bytes=single.per_device_batch * _input_bytes(made),
@@ -130,6 +131,19 @@ def _gradients(made: Architecture, backward_s: float) -> list[Gradient]:
             gradient = Gradient(name=f"{layer.name}.{number}", bytes=WORD * size, ready_s=ready_s)
             (last if layer.ready_last else found).append(gradient)
     return [*found, *last]
+
+
+def _units(layers: Sequence[Layer], forward_s: float, backward_s: float) -> list[Unit]:
+    """What FSDP would gather together: blocks, and last what belongs to none."""
+    whole = sum(layer.macs for layer in layers) or 1.0
+    found = []
+    for name in [*dict.fromkeys(layer.unit for layer in layers if layer.unit), ""]:
+        own = [layer for layer in layers if layer.unit == name]
+        share = sum(layer.macs for layer in own) / whole
+        size = WORD * sum(sum(layer.parameters) for layer in own)
+        unit = Unit(bytes=size, forward_s=share * forward_s, backward_s=share * backward_s)
+        found.append(unit)
+    return found
 
 
 def _case(single: Single, made: Architecture) -> Case:

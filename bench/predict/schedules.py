@@ -24,6 +24,11 @@ STATISTICS_BYTES = 4096
 counts."""
 
 
+SYNCHRONISED_KERNELS = 3
+"""More than a batch norm's one, each way: statistics, their concatenation and their combination go
+apart from the normalisation (torch, nn/modules/_functions.py)."""
+
+
 class Plan:
     """Tasks that are being put together.
 
@@ -203,6 +208,8 @@ def _synchronise_layers(plan: Plan, profile: Profile, case: Case, phase: str) ->
 def _synchronise(plan: Plan, profile: Profile, phase: str) -> None:
     """Batch norms over all ranks: each waits for its own small collective, on the compute stream."""
     if profile.synchronised_layers:
+        kernels_s = SYNCHRONISED_KERNELS * profile.kernel_s * profile.synchronised_layers
+        plan.compute(f"batch norms' kernels, {phase}", kernels_s)
         op = "all_gather" if phase == "forward" else "all_reduce"
         size = STATISTICS_BYTES * (plan.places.ranks if op == "all_gather" else 1)
         plan.communicate(
