@@ -20,7 +20,7 @@ from bench.cli.comm import comm
 from bench.cli.doctor import doctor
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
-from bench.cli.predict_scaling import profile
+from bench.cli.predict_scaling import profile, scaling, score
 from bench.cli.report import report
 from bench.cli.run import run
 from bench.errors import BenchError, Interruption
@@ -42,6 +42,8 @@ predict = typer.Typer(
     name="predict", help="What was not measured, computed from what was.", no_args_is_help=True
 )
 predict.command()(profile)
+predict.command()(scaling)
+predict.command()(score)
 app.add_typer(predict)
 
 

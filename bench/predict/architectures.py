@@ -1,12 +1,13 @@
 """Published models as lists of layers: what their gradients weigh, and when they become ready.
 
 Only counts: parameters, and multiplications with additions per sample (MACs). Backward is taken to
-go from the last layer to the first, each for its share of MACs: twice the forward's, of which norms,
-activations and look-ups have none. The order is what matters; shares are rough.
+go from the last layer to the first, each for its share of MACs, of which norms, activations and
+look-ups have none. The order is what matters; shares are rough.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -26,7 +27,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     normalises: bool = False
     """Whether it is a batch norm."""
     looks_up: bool = False
-    """Whether it is a table, whose dense gradient is filled with zeros first, whatever the batch."""
+    """Whether it is a table, whose dense gradient is first filled with zeros at any batch."""
     unit: str = ""
     """That FSDP would gather it with; empty for the root's."""
     ready_last: bool = False
@@ -69,7 +70,7 @@ def layers_of(made: Architecture) -> list[Layer]:
 
 
 def _resnet(made: Architecture) -> list[Layer]:
-    """Bottleneck blocks: He et al. 2016, and Xie et al. 2017; stride in the 3 x 3, as torchvision."""
+    """Bottleneck blocks: He et al. 2016, Xie et al. 2017; stride in the 3 x 3, as torchvision."""
     layers: list[Layer] = []
     side = made.image // 2
 
@@ -173,10 +174,8 @@ def _ncf(made: Architecture) -> list[Layer]:
         ("items of perceptron", made.items * half),
     )
     layers = [Layer(name=name, parameters=(size,), looks_up=True) for name, size in tables]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         weights = before * after
-        layers.append(
-            Layer(name=f"{before} to {after}", parameters=(weights, after), macs=weights)
-        )
+        layers.append(Layer(name=f"{before} to {after}", parameters=(weights, after), macs=weights))
     last = widths[-1] + made.factors
     return [*layers, Layer(name="final", parameters=(last, 1), macs=last)]

@@ -3,8 +3,8 @@
 ``compute_bucket_assignment_by_size`` of torch's reducer: gradients are laid one after the other
 into a bucket, which closes once its size reaches the limit, so that it exceeds it. The first limit
 holds for the first bucket, the next for the next, the last for all others. Without a cap the first
-limit is 1 MiB. After the first backward the order is that in which gradients became ready; while DDP
-searches for unused parameters it is never that, but the model's own, backwards.
+limit is 1 MiB. After the first backward the order is that in which gradients became ready; while
+DDP searches for unused parameters it is never that, but the model's own, backwards.
 """
 
 from __future__ import annotations

@@ -242,7 +242,9 @@ def _curve(one: PublishedCurve) -> Curve:
         return fit((size, us / 1e6) for size, us in zip(sizes, found["time_us"], strict=True))
     factor = 2 * (one.ranks - 1) / one.ranks
     rates = found["busbw_gb_s"]
-    return fit((size, factor * size / (1e9 * rate)) for size, rate in zip(sizes, rates, strict=True))
+    return fit(
+        (size, factor * size / (1e9 * rate)) for size, rate in zip(sizes, rates, strict=True)
+    )
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,10 @@ each step of the ring kept as it is, over chunks of equal size:
 time, a latency for each step, and bytes over the bus bandwidth, as NCCL's own tuning model has it
 (nccl, src/graph/tuning.cc).
 
-Between hosts a ring crosses each host's link in either direction once, so that ranks of a host share it:
-``2 (h - 1) / h x S`` for an all-reduce among h hosts, at the rate of the host's link. Chunks go
-through both levels at the same time (NCCL's rings and trees are pipelines), so that the slower level
-decides, and latencies add up.
+Between hosts a ring crosses each host's link in either direction once, so that ranks of a host
+share it: ``2 (h - 1) / h x S`` for an all-reduce among h hosts, at the rate of the host's link.
+Chunks go through both levels at the same time (NCCL's rings and trees are pipelines), so that the
+slower level decides, and latencies add up.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ def _flat(network: Network, op: str, size: float, ranks: int) -> Cost:
     return Cost(alone_s=seconds, in_row_s=seconds)
 
 
-def _nearest(
-    network: Network, op: str, ranks: int
-) -> tuple[tuple[Timed, int] | None, float]:
+def _nearest(network: Network, op: str, ranks: int) -> tuple[tuple[Timed, int] | None, float]:
     """The curve to use, with its number of ranks, and what its times are multiplied with."""
     own = {of: timed for (name, of), timed in network.curves.items() if name == op}
     factor = 1.0

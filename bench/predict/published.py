@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from bench.errors import BenchError, did_you_mean
 from bench.plan.case import Case, Optimizer, Precision, Scaling
 from bench.predict.architectures import Architecture, Layer, layers_of
 from bench.predict.catalogue import Catalogue, Table, catalogue, network_of, published
@@ -171,6 +172,37 @@ def _case(single: Single, made: Architecture) -> Case:
     )
 
 
+def single_of(
+    *,
+    model: str,
+    device: str,
+    throughput: float,
+    per_device_batch: int,
+    optimizer: str = "sgd",
+    precision: Precision = "fp32",
+) -> Single:
+    """One device by its throughput, in samples a second.
+
+    Raises:
+        BenchError: a model or an optimizer that nothing is known of.
+    """
+    models = catalogue().models
+    if model not in models:
+        raise BenchError(f"no model {model!r} is known{did_you_mean(model, models)}")
+    if optimizer not in OPTIMIZER_WORDS:
+        raise BenchError(f"no optimizer {optimizer!r}{did_you_mean(optimizer, OPTIMIZER_WORDS)}")
+    if not throughput > 0:
+        raise BenchError(f"a throughput must be above 0, not {throughput}")
+    return Single(
+        model=model,
+        device=device,
+        optimizer=optimizer,
+        step_s=per_device_batch / throughput,
+        per_device_batch=per_device_batch,
+        precision=precision,
+    )
+
+
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
     """A row of a published table, whatever the table looks like."""
 
@@ -234,14 +266,17 @@ def _rows(table: Table, source: Mapping[str, Any]) -> Iterator[_Row]:
         assert batch is not None, f"{table.id} says how large a batch is"
         device = hardware.device if hardware else table.device
         link = hardware.link if hardware else table.link
-        assert device and link, f"{table.id} says where it was measured"
+        assert device is not None, f"{table.id} says where it was measured"
+        assert link is not None, f"{table.id} says over which links"
         one = throughput.pop(1)
         precision = row.get("precision", source.get("precision", "fp32"))
         units = table.units_per_sample
         yield _Row(
             name=_name(row, precision),
             single=Single(
-                model=str(row["workload"] if "workload" in row and table.model is None else table.model),
+                model=str(
+                    row["workload"] if "workload" in row and table.model is None else table.model
+                ),
                 device=device,
                 optimizer=table.optimizer,
                 step_s=batch * units / one,
@@ -276,7 +311,11 @@ def _name(row: Mapping[str, Any], precision: str) -> str:
 def _sweep(table: Table, source: Mapping[str, Any]) -> _Row:
     """A step's parts on one device, and the step on several by the cap of buckets."""
     parts = source["step_ms_single"]
-    assert table.model and table.device and table.link and table.per_device_batch and table.devices
+    assert table.model is not None, table.id
+    assert table.device is not None, table.id
+    assert table.link is not None, table.id
+    assert table.per_device_batch is not None, table.id
+    assert table.devices is not None, table.id
     whole = parts["total"]
     return _Row(
         name="bucket cap",

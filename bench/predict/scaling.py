@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import msgspec
 from scipy.stats import norm
 
 from bench.errors import BenchError
-from bench.plan.case import Case, Scaling, identify
+from bench.plan.case import AccumulationSync, Case, Scaling, identify
 from bench.predict.network import Network, Places, cost
 from bench.predict.schedules import tasks_of
-from bench.predict.timeline import Span, Task, busy_s, exposed_s, length_s, simulate
+from bench.predict.timeline import Span, busy_s, exposed_s, length_s, simulate
 from bench.records.profile import Gradient, Profile, Unit
 
 MOST_RANKS = 2**20
@@ -28,6 +27,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     places: Places
     scaling: Scaling = "weak"
     accumulation_steps: int = 1
+    accumulation_sync: AccumulationSync = "last"
     backend: str = "nccl"
 
 
@@ -141,6 +141,7 @@ def case_of(profile: Profile, wanted: Wanted) -> Case:
             global_batch=per_device * ranks * wanted.accumulation_steps,
             scaling=wanted.scaling,
             accumulation_steps=wanted.accumulation_steps,
+            accumulation_sync=wanted.accumulation_sync,
             id="",
         )
     )
@@ -214,5 +215,3 @@ def time_split(prediction: Prediction) -> dict[Literal["computed", "both", "expo
         "both": both,
         "exposed": prediction.exposed_s,
     }
-
-

@@ -6,75 +6,27 @@ is in the length of the computation: see ``bench.predict.scaling``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import BenchError
-from bench.measure.collectives import bus_factor
 from bench.plan.case import Case
 from bench.predict import buckets
-from bench.predict.network import Network, Places, cost
-from bench.predict.timeline import Kind, Task
-from bench.records.profile import Profile, Unit
+from bench.predict.network import Network, Places
+from bench.predict.schedule_fsdp import fsdp
+from bench.predict.step_plan import COMPUTE, Plan, numbered
+from bench.predict.timeline import Task
+from bench.records.profile import Profile
 
-COMPUTE, COMM = "compute", "communication"
 HALF_HOOKS = frozenset({"fp16", "bf16"})
 STATISTICS_BYTES = 4096
-"""Of a synchronised batch norm's message: sums of 512 channels and their squares. It is latency that
-counts."""
+"""Of a synchronised batch norm's message: sums of 512 channels and their squares. It is latency
+that counts."""
 
 
 SYNCHRONISED_KERNELS = 3
 """More than a batch norm's one, each way: statistics, their concatenation and their combination go
 apart from the normalisation (torch, nn/modules/_functions.py)."""
-
-
-class Plan:
-    """Tasks that are being put together.
-
-    Args:
-        network: that carries the collectives.
-        places: of the ranks.
-    """
-
-    def __init__(self, network: Network, places: Places) -> None:
-        self.network = network
-        self.places = places
-        self.tasks: list[Task] = []
-
-    def compute(self, name: str, seconds: float, after: Sequence[int] = ()) -> int:
-        """Computation behind all that was planned before; returns its number."""
-        return self._add(name, "computation", COMPUTE, after, work_s=seconds)
-
-    def communicate(  # noqa: PLR0913 - each known by its name
-        self,
-        name: str,
-        op: str,
-        size: float,
-        after: Sequence[int],
-        *,
-        stream: str = COMM,
-        places: Places | None = None,
-        calls: int = 1,
-    ) -> int:
-        """A collective, or several equal ones in a row; returns its number."""
-        among = places or self.places
-        one = cost(self.network, op, size, among)
-        return self._add(
-            name,
-            "communication",
-            stream,
-            after,
-            work_s=calls * one.in_row_s,
-            alone_s=one.alone_s + (calls - 1) * one.in_row_s,
-            bytes=calls * size * (bus_factor(op, among.ranks) or 0.0),
-        )
-
-    def _add(
-        self, name: str, kind: Kind, stream: str, after: Sequence[int], **told: Any
-    ) -> int:
-        self.tasks.append(Task(name=name, kind=kind, stream=stream, after=tuple(after), **told))
-        return len(self.tasks) - 1
 
 
 def tasks_of(profile: Profile, case: Case, network: Network, places: Places) -> list[Task]:
@@ -101,9 +53,9 @@ def tasks_of(profile: Profile, case: Case, network: Network, places: Places) -> 
 
 def _single(plan: Plan, profile: Profile, case: Case) -> None:
     for number in range(case.accumulation_steps):
-        plan.compute(_numbered("data", number), profile.data_s)
-        plan.compute(_numbered("forward", number), profile.forward_s)
-        plan.compute(_numbered("backward", number), profile.backward_s)
+        plan.compute(numbered("data", number), profile.data_s)
+        plan.compute(numbered("forward", number), profile.forward_s)
+        plan.compute(numbered("backward", number), profile.backward_s)
     plan.compute("optimizer", profile.optimizer_s)
 
 
@@ -128,7 +80,9 @@ def _zero(plan: Plan, profile: Profile, case: Case) -> None:
 
 def _require_known(options: Mapping[str, Any]) -> None:
     if options.get("comm_hook") == "powersgd":
-        raise BenchError("what PowerSGD's factors cost to compute is not modelled; use fp16 or bf16")
+        raise BenchError(
+            "what PowerSGD's factors cost to compute is not modelled; use fp16 or bf16"
+        )
     if options.get("local_sgd_period") is not None:
         raise BenchError("a step of post-local SGD is not modelled: few of its steps communicate")
 
@@ -139,21 +93,21 @@ def _ddp_backwards(plan: Plan, profile: Profile, case: Case) -> list[int]:
     done: list[int] = []
     for number in range(case.accumulation_steps):
         is_due = number == last or case.accumulation_sync == "every"
-        plan.compute(_numbered("data", number), profile.data_s)
+        plan.compute(numbered("data", number), profile.data_s)
         ready: list[int] = []
         sends_buffers = case.options.get("broadcast_buffers", True) and profile.buffers
         if sends_buffers and (number == 0 or case.accumulation_sync == "every"):
             before = [len(plan.tasks) - 1]
             sent = plan.communicate(
-                _numbered("buffers", number), "broadcast", profile.buffer_bytes, before
+                numbered("buffers", number), "broadcast", profile.buffer_bytes, before
             )
             ready = [plan.compute("buffers out", profile.kernel_s * profile.buffers, [sent])]
         _synchronise_layers(plan, profile, case, "forward")
-        plan.compute(_numbered("forward", number), profile.forward_s, ready)
+        plan.compute(numbered("forward", number), profile.forward_s, ready)
         if is_due:
             done = _ddp_backward(plan, profile, case.options, number)
         else:
-            plan.compute(_numbered("backward", number), profile.backward_s)
+            plan.compute(numbered("backward", number), profile.backward_s)
     return done
 
 
@@ -179,19 +133,19 @@ def _ddp_backward(
         squeezed_s = _copy_s(profile, size) if halves else 0.0
         name = f"bucket {index + 1}"
         full = plan.compute(
-            _numbered(f"backward to {name}", number),
+            numbered(f"backward to {name}", number),
             max(until_s - at_s, 0.0) + copied_s + squeezed_s,
         )
         at_s = max(at_s, until_s)
         payload = size / 2 if halves else size
-        sent.append(plan.communicate(_numbered(name, number), "all_reduce", payload, [full]))
-    plan.compute(_numbered("backward, the rest", number), max(profile.backward_s - at_s, 0.0))
+        sent.append(plan.communicate(numbered(name, number), "all_reduce", payload, [full]))
+    plan.compute(numbered("backward, the rest", number), max(profile.backward_s - at_s, 0.0))
     is_view = bool(options.get("gradient_as_bucket_view"))
     for index, bucket in enumerate(places):
         back_s = 0.0 if is_view else sum(_copy_s(profile, sizes[one]) for one in bucket)
         if halves:
             back_s += _copy_s(profile, sum(sizes[one] for one in bucket))
-        plan.compute(_numbered(f"bucket {index + 1} out", number), back_s, [sent[index]])
+        plan.compute(numbered(f"bucket {index + 1} out", number), back_s, [sent[index]])
     return [len(plan.tasks) - 1]
 
 
@@ -206,7 +160,7 @@ def _synchronise_layers(plan: Plan, profile: Profile, case: Case, phase: str) ->
 
 
 def _synchronise(plan: Plan, profile: Profile, phase: str) -> None:
-    """Batch norms over all ranks: each waits for its own small collective, on the compute stream."""
+    """Batch norms over all ranks: each waits for a small collective, on the compute stream."""
     if profile.synchronised_layers:
         kernels_s = SYNCHRONISED_KERNELS * profile.kernel_s * profile.synchronised_layers
         plan.compute(f"batch norms' kernels, {phase}", kernels_s)
@@ -223,150 +177,17 @@ def _dp(plan: Plan, profile: Profile, case: Case) -> None:
     for number in range(case.accumulation_steps):
 
         def move(name: str, op: str, size: float, step: int = number) -> None:
-            plan.communicate(_numbered(name, step), op, size, [], stream=COMPUTE)
+            plan.communicate(numbered(name, step), op, size, [], stream=COMPUTE)
 
-        plan.compute(_numbered("data", number), profile.data_s)
+        plan.compute(numbered("data", number), profile.data_s)
         # Each peer's own part is sent to it alone: as much goes over the first device's links.
         move("scatter", "broadcast", others * profile.input_bytes)
         move("replicate", "broadcast", profile.gradient_bytes + profile.buffer_bytes)
-        plan.compute(_numbered("forward", number), profile.forward_s)
+        plan.compute(numbered("forward", number), profile.forward_s)
         move("gather", "broadcast", others * profile.output_bytes)
-        plan.compute(_numbered("backward", number), profile.backward_s)
+        plan.compute(numbered("backward", number), profile.backward_s)
         move("reduce", "reduce", profile.gradient_bytes)
     plan.compute("optimizer", profile.optimizer_s)
 
 
-def _fsdp(plan: Plan, profile: Profile, case: Case) -> None:
-    """Units gathered before they are used, one ahead, and gradients scattered behind."""
-    units = _units(profile, case.options)
-    overlaps = case.backend != "gloo"
-    last = case.accumulation_steps - 1
-    scattered: list[int] = []
-    held = case.options.get("reshard_after_forward") is False
-    for number in range(case.accumulation_steps):
-        plan.compute(_numbered("data", number), profile.data_s)
-        _fsdp_forward(plan, units, case, number, overlaps=overlaps)
-        due = number == last or case.accumulation_sync == "every"
-        scattered = _fsdp_backward(
-            plan, units, case, number, overlaps=overlaps, held=held, due=due
-        )
-    plan.compute("optimizer", profile.optimizer_s / _shards(plan, case), scattered)
-
-
-def _units(profile: Profile, options: Mapping[str, Any]) -> list[Unit]:
-    """In the order of forward; the root's own, which is gathered first and freed last, last."""
-    whole = Unit(
-        bytes=profile.gradient_bytes, forward_s=profile.forward_s, backward_s=profile.backward_s
-    )
-    return [whole] if options.get("wrap") == "root" or not profile.units else profile.units
-
-
-def _shards(plan: Plan, case: Case) -> int:
-    return case.options.get("shard_size") or plan.places.ranks
-
-
-def _fsdp_groups(plan: Plan, case: Case) -> tuple[Places, Places]:
-    """(ranks that share a model, holders of equal shards)."""
-    size = _shards(plan, case)
-    places = plan.places
-    if size >= places.ranks:
-        return places, Places(hosts=1, per_host=1)
-    if size <= places.per_host:
-        return (
-            Places(hosts=1, per_host=size),
-            Places(hosts=places.hosts, per_host=max(places.per_host // size, 1)),
-        )
-    hosts = max(size // places.per_host, 1)
-    return Places(hosts=hosts, per_host=places.per_host), Places(
-        hosts=max(places.hosts // hosts, 1), per_host=1
-    )
-
-
-def _gather(
-    plan: Plan, unit: Unit, case: Case, name: str, after: Sequence[int], stream: str
-) -> int:
-    size = unit.bytes / 2 if case.options.get("mixed_precision") else unit.bytes
-    shared, _ = _fsdp_groups(plan, case)
-    return plan.communicate(name, "all_gather", size, after, stream=stream, places=shared)
-
-
-def _fsdp_forward(
-    plan: Plan, units: Sequence[Unit], case: Case, number: int, *, overlaps: bool
-) -> None:
-    stream = COMM if overlaps else COMPUTE
-    start = [len(plan.tasks) - 1]
-    gathered = {len(units) - 1: _gather(plan, units[-1], case, "gather root", start, stream)}
-    done: list[int] = []
-    for index, unit in enumerate(units):
-        if index not in gathered:
-            # One ahead: a unit is gathered while the one before it is computed.
-            after = [done[-2]] if len(done) > 1 else start
-            name = _numbered(f"gather {index + 1}", number)
-            gathered[index] = _gather(plan, unit, case, name, after, stream)
-        name = _numbered(f"forward {index + 1}", number)
-        done.append(plan.compute(name, unit.forward_s, [gathered[index]]))
-
-
-def _fsdp_backward(  # noqa: PLR0913 - each known by its name
-    plan: Plan,
-    units: Sequence[Unit],
-    case: Case,
-    number: int,
-    *,
-    overlaps: bool,
-    held: bool,
-    due: bool,
-) -> list[int]:
-    """From the last unit to the first; returns the last of what the optimizer waits for."""
-    stream = COMM if overlaps else COMPUTE
-    start = len(plan.tasks) - 1
-    root = len(units) - 1
-    keeps = {root} if not case.options.get("reshard_after_forward") else set()
-    order = list(reversed(range(len(units))))
-    done: dict[int, int] = {}
-    scattered: list[int] = []
-    ready: dict[int, list[int]] = {}
-
-    def gather(place: int) -> None:
-        index = order[place]
-        after = [done[order[place - 2]]] if place > 1 else [start]
-        ready[index] = after
-        if not held and index not in keeps:
-            name = _numbered(f"gather {index + 1} again", number)
-            ready[index] = [_gather(plan, units[index], case, name, after, stream)]
-
-    for place, index in enumerate(order):
-        if index not in ready:
-            gather(place)
-        done[index] = plan.compute(
-            _numbered(f"backward {index + 1}", number), units[index].backward_s, ready[index]
-        )
-        if overlaps and place + 1 < len(order):
-            gather(place + 1)  # before the gradients of this one are sent
-        if due:
-            scattered.append(_scatter(plan, units[index], case, index, done[index], stream))
-    return scattered[-1:]
-
-
-def _scatter(plan: Plan, unit: Unit, case: Case, index: int, after: int, stream: str) -> int:
-    """Reduce a unit's gradients over those that share the model, then over their replicas."""
-    options = case.options
-    narrow = options.get("mixed_precision") and options.get("reduce_dtype") != "fp32"
-    size = unit.bytes / 2 if narrow else unit.bytes
-    shared, replicas = _fsdp_groups(plan, case)
-    sent = plan.communicate(
-        f"scatter {index + 1}", "reduce_scatter", size, [after], stream=stream, places=shared
-    )
-    if replicas.ranks == 1:
-        return sent
-    part = size / shared.ranks
-    return plan.communicate(
-        f"reduce {index + 1}", "all_reduce", part, [sent], stream=stream, places=replicas
-    )
-
-
-def _numbered(name: str, micro_step: int) -> str:
-    return name if micro_step == 0 else f"{name} (micro-step {micro_step + 1})"
-
-
-SCHEDULES = {"single": _single, "ddp": _ddp, "zero": _zero, "dp": _dp, "fsdp": _fsdp}
+SCHEDULES = {"single": _single, "ddp": _ddp, "zero": _zero, "dp": _dp, "fsdp": fsdp}

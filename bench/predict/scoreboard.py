@@ -1,4 +1,4 @@
-"""How wrong predictions were: published rows, in points of efficiency; and what errors to expect."""
+"""How wrong predictions were: published rows, in efficiency; and what errors to expect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def published_scores(found: Sequence[Point] | None = None) -> list[Scored]:
             no_overlap=one.no_overlap,
             full_overlap=one.full_overlap,
             constant=constants[one.table],
-            left_out=LOADER if one.bound_by_loader else ONE_PROCESS if one.strategy == "dp" else None,
+            left_out=LOADER
+            if one.bound_by_loader
+            else ONE_PROCESS
+            if one.strategy == "dp"
+            else None,
         )
         for one in rows
     ]
@@ -52,16 +56,26 @@ def _constant(rows: Iterable[Point], table: str) -> float | None:
     return statistics.median(others) if others else None
 
 
-def expected_error(scores: Iterable[Scored]) -> tuple[float, float]:
-    """(how much less, how much more) throughput may be than predicted, as shares of it.
+def expected_errors(scores: Iterable[Scored]) -> dict[str, tuple[float, float]]:
+    """By strategy, (how much less, how much more) throughput may be than predicted, as shares.
 
-    Between the percentiles of ``INTERVAL`` of measured over predicted, of all rows that count.
+    Between the percentiles of ``INTERVAL`` of measured over predicted. Under the empty name, that
+    of all rows that count: for strategies that no row was published of. A strategy that is left out
+    for what its model lacks has the error that it has.
 
     Args:
-        scores: of efficiencies. Those of steps are turned round by the caller.
+        scores: of efficiencies.
     """
-    ratios = [one.measured / one.predicted for one in scores if one.left_out is None]
-    if not ratios:
-        return 1.0, 1.0
+    rows = [one for one in scores if one.left_out != LOADER]
+    groups = {
+        name: [one for one in rows if one.strategy == name]
+        for name in {one.strategy for one in rows}
+    }
+    groups[""] = [one for one in rows if one.left_out is None]
+    return {name: _band(some) for name, some in groups.items() if some}
+
+
+def _band(scores: Iterable[Scored]) -> tuple[float, float]:
+    ratios = [one.measured / one.predicted for one in scores]
     low, high = np.percentile(ratios, INTERVAL)
     return float(max(1 - low, 0.0)), float(max(high - 1, 0.0))

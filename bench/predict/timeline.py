@@ -80,9 +80,7 @@ def simulate(tasks: Sequence[Task], contention: Contention | None = None) -> lis
                     heads[stream] += 1
         assert running, "some task needs what can never be done"
         rates = _rates([one for _, one in running.values()], slow)
-        step_s = min(
-            one.left_s / rates[one.task.kind] for _, one in running.values()
-        )
+        step_s = min(one.left_s / rates[one.task.kind] for _, one in running.values())
         now += step_s
         for stream, (number, one) in list(running.items()):
             one.left_s -= step_s * rates[one.task.kind]

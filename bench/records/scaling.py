@@ -1,5 +1,6 @@
-"""What was predicted, and how far off it was where it could be checked. Never mixed with records of
-what was measured: a file of its own, and a flag on each row.
+"""Steps that were predicted, and how far off they were where that could be checked.
+
+Never mixed with records of what was measured: a file of its own, and a flag on each row.
 """
 
 from __future__ import annotations
@@ -82,6 +83,17 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """Why its error does not count, in words; None where it does."""
 
 
+class Regret(msgspec.Struct, frozen=True, kw_only=True):
+    """Cases that differ in the cap of their buckets alone: what taking the predicted one costs."""
+
+    group: str
+    predicted_best: str
+    """Label of the case that is quickest by prediction."""
+    measured_best: str
+    cost: float
+    """Of its measured step, over the quickest one's: 0 where it is the quickest."""
+
+
 def as_record(one: Predicted, *, run_id: str, environment: str, unit: str, units: int) -> Record:
     """The row in the shape of all rows, flagged as predicted.
 
@@ -108,9 +120,7 @@ def as_record(one: Predicted, *, run_id: str, environment: str, unit: str, units
             window_s=[one.step_s],
             stopped_by="min_steps",
         ),
-        throughput=Throughput(
-            samples_per_s=one.samples_per_s, unit=unit, units_per_sample=units
-        ),
+        throughput=Throughput(samples_per_s=one.samples_per_s, unit=unit, units_per_sample=units),
         phases=_phases(one),
         communication=Communication(exposed_s=one.exposed_s, busy_s=one.communicated_s),
         flags=[PREDICTED],

@@ -32,9 +32,10 @@ def summary(scores: Sequence[Scored]) -> str:
     """Mean and worst error of each model, in points of efficiency, table by table."""
     counted = [one for one in scores if one.left_out is None]
     heads = ["table", "rows", *(f"{name}: mean" for name, _ in MODELS), "timeline: worst"]
-    body = []
-    for table in dict.fromkeys(one.table for one in counted):
-        body.append(_line(table, [one for one in counted if one.table == table]))
+    body = [
+        _line(table, [one for one in counted if one.table == table])
+        for table in dict.fromkeys(one.table for one in counted)
+    ]
     body.append(_line("all", counted))
     return tabulate(
         body,
@@ -57,7 +58,7 @@ def _line(name: str, scores: Sequence[Scored]) -> list[str]:
 
 
 def mean_error(scores: Iterable[Scored], read: Callable[[Scored], float | None]) -> float | None:
-    """Mean absolute difference between a model and what was measured; None where it says nothing."""
+    """Mean absolute difference of a model from what was measured; None where it says nothing."""
     errors = [abs(said - one.measured) for one in scores if (said := read(one)) is not None]
     return statistics.fmean(errors) if errors else None
 
@@ -100,8 +101,8 @@ def notes(scores: Sequence[Scored]) -> str:
     counted = [one for one in scores if one.left_out is None]
     misses = [one for one in counted if abs(one.predicted - one.measured) > WORST_POINTS / 100]
     lines = [
-        "Efficiency: throughput over that of as many single devices of the same table. Errors are in "
-        "points of it, predicted less measured; **bold** beyond "
+        "Efficiency: throughput over that of as many single devices of the same table. Errors are "
+        "in points of it, predicted less measured; **bold** beyond "
         f"{WORST_POINTS:.0f}: {len(misses)} of the {len(counted)} rows that count."
     ]
     for reason in dict.fromkeys(one.left_out for one in scores if one.left_out):

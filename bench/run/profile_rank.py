@@ -242,7 +242,8 @@ def _marked(
         return lambda *_: engine.clock.mark(f"forward.{number}")
 
     for number, tensor in enumerate(tensors):
-        handles.append(tensor.register_post_accumulate_grad_hook(note(number)))
+        handle = tensor.register_post_accumulate_grad_hook(note(number))  # type: ignore[no-untyped-call]
+        handles.append(handle)
     for number, unit in enumerate(units):
         handles.append(unit.register_forward_hook(end(number)))
     engine.clock.reserve(steps * (len(tensors) + len(units) + 4))
@@ -261,9 +262,7 @@ def _marked(
     return gradients, _cumulated(block.phase_s, "forward", range(len(units)))
 
 
-def _cumulated(
-    phase_s: dict[str, list[float]], phase: str, numbers: Sequence[int]
-) -> list[float]:
+def _cumulated(phase_s: dict[str, list[float]], phase: str, numbers: Sequence[int]) -> list[float]:
     """After which share of a phase each of its marks comes; rising, at most 1."""
     whole = statistics.median(phase_s[phase])
     found: list[float] = []
@@ -274,7 +273,7 @@ def _cumulated(
     return found
 
 
-def _units(  # noqa: PLR0913, PLR0917 - each known by its name
+def _units(  # noqa: PLR0917 - each known by its name
     units: Sequence[nn.Module],
     model: nn.Module,
     bytes_of: dict[Tensor, int],
@@ -286,7 +285,7 @@ def _units(  # noqa: PLR0913, PLR0917 - each known by its name
     names = {id(one): name for name, one in model.named_parameters()}
     ready = {one.name: one.ready_s for one in gradients}
     taken: set[int] = set()
-    own: list[list[Tensor]] = []
+    own: list[list[nn.Parameter]] = []
     for module in [*units, model]:
         parameters = [one for one in module.parameters() if id(one) not in taken]
         taken |= {id(one) for one in parameters}
@@ -401,5 +400,3 @@ def _beside(engine: Engine, device: Device, last: Any) -> Iterator[float]:
         yield run_block(engine, 1).elapsed_s
         device.synchronize()
         is_done = last.is_completed()
-
-
