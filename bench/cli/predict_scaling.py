@@ -1,0 +1,201 @@
+"""``bench predict profile``, ``scaling`` and ``score``: other numbers of devices, and how wrong."""
+# ruff: noqa: PLC0415 - what is heavy is imported once it is needed
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bench.cli.options import JsonOption, numbers
+from bench.cli.output import print_json, print_text, say
+from bench.errors import BenchError
+
+WorkloadArgument = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Such as resnet152:cpu, or one's own.")
+]
+
+
+def profile(
+    workload: WorkloadArgument,
+    *,
+    out: Annotated[Path, typer.Option(help="File to write the profile to.")] = Path("profile.json"),
+    per_device_batch: Annotated[int | None, typer.Option(min=1, help="Samples of a step.")] = None,
+    precision: Annotated[str, typer.Option(help="As in suites: fp32, bf16-amp ...")] = "fp32",
+    device: Annotated[str, typer.Option(help="Type of the device.")] = "auto",
+    together: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Devices that compute at the same time; 2 or more show what overlap costs."
+        ),
+    ] = 1,
+) -> None:
+    """Measure what a step of a workload costs on one device, and when each gradient is there."""
+    import msgspec
+
+    from bench.cli.machine import warn_of_this_machine
+    from bench.records.store import write_atomically
+    from bench.run.scratch import scratch
+    from bench.run.server import start_server, stop_server
+
+    if not out.absolute().parent.is_dir():
+        raise BenchError(f"--out {out}: no such folder: {out.absolute().parent}")
+    settings: dict[str, object] = {"precision": precision, "device": device}
+    if per_device_batch is not None:
+        settings["per_device_batch"] = per_device_batch
+    warn_of_this_machine()
+    say("loading PyTorch and looking at this machine ...")
+    with scratch() as private:
+        start_server()
+        from bench.run.launch import probe_in_server
+        from bench.run.profiling import base_case, measure_profile
+        from bench.run.signals import signals_raise
+
+        try:
+            with signals_raise():
+                machine = probe_in_server()
+                case, effort = base_case(workload, machine, settings=settings)
+                found = measure_profile(
+                    case, effort, together=together, machine=machine, scratch=private
+                )
+        finally:
+            stop_server()
+    try:
+        write_atomically(out, msgspec.json.format(msgspec.json.encode(found), indent=1))
+    except OSError as error:
+        raise BenchError(f"{out}: cannot be written: {error.strerror}") from error
+    print_text(str(out))
+
+
+def scaling(  # noqa: PLR0913 - options, each known by its name
+    *,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICES",
+            help="Such as '8 x A100 80 GB NVLink', or '4 hosts x 8 x H100 NVLink at 400 Gbit/s'.",
+        ),
+    ] = "8 x A100 80 GB NVLink",
+    profile: Annotated[
+        Path | None, typer.Option(help="File of bench predict profile.", show_default="none")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Without a profile: a published model, such as resnet50.")
+    ] = None,
+    throughput: Annotated[
+        float | None, typer.Option(help="Its samples per second on one of the devices.")
+    ] = None,
+    per_device_batch: Annotated[
+        int | None, typer.Option(min=1, help="And their number in a step.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="And its optimizer: sgd, adam, lamb.")] = "sgd",
+    curve: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of bench comm: links of a host as measured.")
+    ] = None,
+    strategies: Annotated[
+        str, typer.Option(help="Such as 'ddp,ddp(bucket_cap_mb=100),fsdp'.")
+    ] = "ddp,fsdp",
+    world_sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS", help="Of devices; by default powers of two, to 1,024 over hosts."
+        ),
+    ] = None,
+    rule: Annotated[
+        Literal["weak", "strong"], typer.Option("--scaling", help="Which batch stays the same.")
+    ] = "weak",
+    accumulation_steps: Annotated[int, typer.Option(min=1, help="Micro-steps of a step.")] = 1,
+    best: Annotated[
+        bool, typer.Option("--best", help="Say what is quickest on these devices, and when not.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for rows, report, charts and a trace."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Predict steps on other numbers of devices, from one device's profile or published figure."""
+    from bench.predict.question import question_of, sizes_of
+    from bench.predict.sweep import choose, sweep, ways_of
+    from bench.report.scaling import plain, write_scaling
+    from bench.report.scaling_choice import choice_of
+
+    question, site = question_of(
+        on,
+        profile=profile,
+        model=model,
+        throughput=throughput,
+        per_device_batch=per_device_batch,
+        optimizer=optimizer,
+        curve=curve,
+        scaling=rule,
+        accumulation_steps=accumulation_steps,
+    )
+    ways = ways_of(strategies)
+    if best:
+        choice = choose(question, site.places, [way.strategy for way in ways])
+        words = choice_of(choice.ranked, choice.tied, choice.flips_at_bytes_per_s, choice.flips_to)
+        print_json(choice) if json else print_text(words)
+        return
+    asked = None if world_sizes is None else numbers("--world-sizes", world_sizes)
+    rows = sweep(question, ways, sizes_of(site, asked))
+    if not rows:
+        raise BenchError("none of the strategies can have any of these numbers of devices")
+    if out is not None:
+        from bench.predict.write import write_rows
+
+        write_rows(rows, out, question)
+        title = f"{rows[0].case.workload} on {question.network.name}, predicted"
+        say(f"report in {write_scaling(rows, out, title=title, basis=question.basis)}")
+    print_json(rows) if json else print_text(plain(rows))
+
+
+def score(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="Studies measured here: profiles, links, runs."),
+    ] = None,
+    *,
+    fit_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINK", help="Fit what overlap costs to this link's cells; not scored."
+        ),
+    ] = None,
+    write: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PAGE", help="Put the tables of published rows into a page, too."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """How wrong predictions are: published tables, and studies that were measured here."""
+    from bench.predict.scoreboard import published_scores
+    from bench.records.store import write_atomically
+    from bench.report.prediction import insert, scoreboard
+
+    scores = published_scores()
+    if json and not folders:
+        print_json(scores)
+        return
+    text = scoreboard(scores)
+    for page in write or []:
+        try:
+            before = page.read_text(encoding="utf-8")
+            write_atomically(page, insert(before, text).encode())
+        except OSError as error:
+            raise BenchError(f"{page}: cannot be written: {error.strerror}") from error
+    if not folders:
+        print_text(text)
+        return
+    from bench.predict.measured import read_study
+    from bench.predict.measured import score as score_study
+    from bench.report.prediction_measured import measured_board
+
+    boards = [(folder, score_study(read_study(folder), fit_on=fit_on)) for folder in folders]
+    if json:
+        print_json({str(folder): board for folder, board in boards})
+        return
+    for folder, board in boards:
+        found = measured_board(board.scores, board.regrets, under_twice=board.under_twice)
+        print_text(f"{folder}\n\n{found}\n")

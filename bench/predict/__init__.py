@@ -1,0 +1,1 @@
+"""What was not measured: computed from what was, with its error known where it can be checked."""

@@ -1,0 +1,51 @@
+"""Predicted rows on disk: a file of their own, in the shape of all rows, each flagged."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import bench
+from bench.predict.sweep import Question
+from bench.records.record import RunInfo
+from bench.records.scaling import PREDICTED, PREDICTIONS, Predicted, as_record
+from bench.records.store import Store
+
+
+def write_rows(rows: Sequence[Predicted], folder: Path, question: Question) -> None:
+    """Write rows and what they rest on.
+
+    Raises:
+        OutputError: the folder cannot be written, or holds predictions already.
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    info = RunInfo(
+        run_id=uuid.uuid4().hex[:12],
+        suite={
+            "name": PREDICTED,
+            "description": "Predicted; nothing was measured.",
+            "basis": question.basis,
+            "planned": [],
+        },
+        environment={PREDICTED: True, "network": question.network.name},
+        environment_fingerprint=PREDICTED,
+        seed=0,
+        versions={"bench": bench.__version__},
+        started_at=now,
+        ended_at=now,
+        ended_by="complete",
+    )
+    with Store(folder, name=PREDICTIONS) as store:
+        store.write_run(info)
+        for row in rows:
+            store.append(
+                as_record(
+                    row,
+                    run_id=info.run_id,
+                    environment=PREDICTED,
+                    unit=question.profile.unit,
+                    units=question.profile.units_per_sample,
+                )
+            )
