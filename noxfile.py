@@ -14,6 +14,9 @@ nox.needs_version = ">=2024.10.9"
 
 HERE = Path(__file__).parent
 STAMP = "installed-from"
+IN_TURNS = ("-n", "2", "--dist", "worksteal")
+"""Two tests at a time: many wait for processes more than they compute. More would compete for the
+cores that their ranks are bound to."""
 
 
 @nox.session(reuse_venv=True)
@@ -44,8 +47,8 @@ def suite_and_options(session: nox.Session, default: str) -> list[str]:
 
 @nox.session(venv_backend="none", requires=["env"])
 def tests(session: nox.Session) -> None:
-    """The tests, on a CPU over gloo. Arguments go to pytest."""
-    run_python(session, "-m", "pytest", *session.posargs)
+    """The tests, on a CPU over gloo. Arguments go to pytest, in place of two tests at a time."""
+    run_python(session, "-m", "pytest", *(session.posargs or IN_TURNS))
 
 
 def see_shared_packages(session: nox.Session) -> None:
