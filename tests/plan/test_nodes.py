@@ -8,7 +8,7 @@ import pytest
 from bench.errors import SuiteError
 from bench.plan.case import Machine, identify
 from bench.plan.matrix import expand
-from bench.plan.suite import parse_suite
+from bench.plan.suite import load_suite, parse_suite
 from tests.fakes import EIGHT_GPUS, TWO_CORES, make_case
 from tests.plan.test_matrix import block
 
@@ -94,3 +94,17 @@ def test_cases_without_a_link_keep_their_ids() -> None:
     assert again.id == case.id
     linked = identify(msgspec.structs.replace(case, nodes=2, link="1gbit", latency_ms=0.5, id=""))
     assert "-2nodes-1gbit-0_5ms-" in linked.id
+
+
+@pytest.mark.parametrize(("name", "links"), [("slow-network", 1), ("network-sweep", 5)])
+def test_suites_of_the_network_are_for_the_laboratory(name: str, links: int) -> None:
+    one_core = msgspec.structs.replace(LAB, cores=(0,))
+    planned = expand(load_suite(name), one_core)
+    assert [one.skip_reason for one in planned if one.skip_reason] == []
+    across = [one for one in planned if one.case.nodes == 2]
+    assert len({one.case.link for one in across}) == links
+    assert {one.case.strategy for one in planned if one.case.nodes == 1} == {"single"}
+    for one in expand(load_suite(name), TWO_CORES):
+        assert one.skip_reason == (
+            None if one.case.strategy == "single" else "needs 2 hosts, this run has 1"
+        )
