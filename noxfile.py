@@ -131,6 +131,12 @@ def compile_(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["env"])
+def lab(session: nox.Session) -> None:
+    """Whole runs on emulated hosts, and on hosts that break. Root, ip and tc; takes minutes."""
+    run_python(session, "-m", "pytest", "tests/lab_faults.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"])
 def statistics(session: nox.Session) -> None:
     """Simulate reports: how often intervals hold the truth and verdicts are right. Minutes."""
     run_python(session, "-m", "tests.statistics", *session.posargs)

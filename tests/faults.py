@@ -16,7 +16,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "faults.md"
 LIMITS = Limits(warm_up_s=4.0, window_s=30.0)
 """Short for what stands still in warm-up, and ample for everything else."""
 
-Who = Literal["A rank", "The parent", "The disk", "The network", "The machine"]
+Who = Literal["A rank", "The parent", "The disk", "The network", "A host", "The machine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,6 +389,60 @@ OTHER_FAULTS = (
         exit_code="0",
         then="Nothing: one machine needs no name.",
         shown_by="test_a_machine_whose_name_nobody_knows",
+    ),
+    Fault(
+        who="A host",
+        what="of several never comes",
+        status=None,
+        exit_code="2",
+        then="After `join_timeout` those that came say which node is missing; nothing is measured.",
+        shown_by="test_a_host_that_never_comes",
+    ),
+    Fault(
+        who="A host",
+        what="has another suite, version or number of devices than node 0",
+        status=None,
+        exit_code="2",
+        then="All hosts say what differs, and on which; nothing is measured.",
+        shown_by="test_hosts_that_differ",
+    ),
+    Fault(
+        who="A host",
+        what="finds the rendezvous' port taken",
+        status=None,
+        exit_code="2",
+        then="One line names the port; nothing is measured.",
+        shown_by="test_a_port_that_is_taken",
+    ),
+    Fault(
+        who="A host",
+        what="is killed in mid-run",
+        status="failed",
+        then="The row names it, and so do those of all later cases that need it, which are not"
+        " started; cases of other hosts go on. Its ranks die with it.",
+        shown_by="test_a_host_that_is_killed_costs_its_rows_and_no_others",
+    ),
+    Fault(
+        who="A host",
+        what="is cut off from the others",
+        status="failed",
+        then="As above, once its kernel has not answered for 20 s.",
+        shown_by="test_a_link_that_is_cut_ends_in_words",
+    ),
+    Fault(
+        who="A host",
+        what="has a rank at fault",
+        status="failed",
+        then="One row names rank, host and exception; the run goes on on all hosts.",
+        shown_by="test_a_fault_on_one_host_is_one_row",
+    ),
+    Fault(
+        who="A host",
+        what="that is emulated loses the laboratory that made it: SIGKILL",
+        status=None,
+        exit_code="137",
+        then="It dies, and its ranks. `bench lab clean` finds the namespaces by their names.",
+        shown_by="test_what_a_killed_laboratory_has_left_is_found_by_name",
     ),
     Fault(
         who="The machine",

@@ -130,14 +130,13 @@ def test_a_fault_on_one_host_is_one_row(tmp_path: Path) -> None:
     with bench("lab", "run", suite, "--out", out, "--launches", 1) as lab:
         _, error = lab.communicate(timeout=PATIENCE_S)
         assert lab.returncode == 1, error
-    by_strategy: dict[str, set[str]] = {}
-    for one in rows(out):
-        by_strategy.setdefault(one["case"]["strategy"], set()).add(one["status"])
-        if one["status"] != "ok":
-            assert "rank 1 of 2 on h1" in one["reason"]
-            assert one["fault"]["exception"] == "ValueError"
-    assert by_strategy["ddp"] == {"ok"}
-    assert by_strategy["tests.fakes:RAISE"] == {"failed"}
+    found = rows(out)
+    lost = [one for one in found if one["status"] != "ok"]
+    assert {one["case"]["strategy"] for one in lost} == {"tests.fakes:RAISE"}
+    assert {one["pass"] for one in lost} >= {"timing"}
+    for one in lost:
+        assert "rank 1 of 2 on h1" in one["reason"]
+        assert one["fault"]["exception"] == "ValueError"
 
 
 def test_an_interrupt_leaves_what_was_measured_and_nothing_else(

@@ -45,6 +45,14 @@ ALLOWED = {
         *BASE,
         "torch",
     ),
+    "bench.lab": (
+        "bench.lab",
+        "bench.run",
+        "bench.measure",
+        "bench.plan",
+        "bench.__main__",  # a host of the laboratory is the program itself
+        *BASE,
+    ),
     "bench.analyze": ("bench.analyze", *BASE),
     "bench.report": ("bench.report", "bench.analyze", *BASE),
 }

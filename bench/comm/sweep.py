@@ -207,7 +207,8 @@ def _places(sweep: Sweep, count: int, hosts: int) -> Iterator[tuple[int, int, st
         hosts: of the run.
     """
     most = count * hosts
-    sizes = sweep.world_sizes or sorted({*(n for n in WORLD_SIZES if n <= most), most})
+    known = {size for size in WORLD_SIZES if size <= most} | ({most} if hosts > 1 else set())
+    sizes = sweep.world_sizes or sorted(known)
     for size in sizes:
         if hosts == 1 or size <= count:
             yield size, 1, None

@@ -53,6 +53,8 @@ def _settings(case: Case) -> str:
         case.compile_scope if case.compile_scope != "outside" else "",
         f"{case.accumulation_steps} micro-steps" if case.accumulation_steps > 1 else "",
         f"seed {case.seed}" if case.seed else "",
+        f"{case.nodes} hosts" if case.nodes > 1 else "",
+        case.link or "",
         "twin" if case.twin else "",
     ]
     return "".join(f", {part}" for part in parts if part)
