@@ -19,6 +19,7 @@ import bench
 from bench.cli.check import check
 from bench.cli.comm import comm
 from bench.cli.doctor import doctor
+from bench.cli.new import new
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
 from bench.cli.report import report
@@ -39,6 +40,7 @@ app.command()(comm)
 app.command()(report)
 app.command()(doctor)
 app.command()(check)
+app.command()(new)
 
 
 def run_command_line(arguments: list[str]) -> int:
