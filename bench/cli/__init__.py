@@ -21,6 +21,7 @@ from bench.cli.comm import comm
 from bench.cli.compare import compare
 from bench.cli.doctor import doctor
 from bench.cli.lab import lab
+from bench.cli.new import new
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
 from bench.cli.predict_scaling import profile, scaling, score
@@ -53,6 +54,7 @@ predict.command()(profile)
 predict.command()(scaling)
 predict.command()(score)
 app.add_typer(predict)
+app.command()(new)
 
 
 def run_command_line(arguments: list[str]) -> int:

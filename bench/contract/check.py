@@ -128,7 +128,10 @@ def _of_strategy(
             continue
         if size == sizes[0]:
             yield from launches.looks(reference, planned, "strategy")
-        yield launches.proof(reference, planned, f"proof on {plural(size, 'device')}")
+        proof = launches.proof(reference, planned, f"proof on {plural(size, 'device')}")
+        yield proof
+        if proof.status == "bad":
+            return  # further ones would say the same in other numbers
     planned = plan(launches.machine, model, reference, sizes[0], accumulation_steps=2)
     if planned.skip_reason is None:
         yield launches.proof(reference, planned, "proof with 2 micro-steps a step")
