@@ -89,8 +89,10 @@ def test_what_nothing_is_known_of_is_refused() -> None:
 
 def test_every_figure_of_the_catalogue_has_a_source() -> None:
     known = catalogue()
-    values = [*known.devices, *known.links, known.contention, known.variation, known.kernel]
-    assert all(len(one.source) > 10 for one in values)
+    sources = [one.source for one in known.devices] + [one.source for one in known.links]
+    sources += [known.contention.source, known.variation.source, known.kernel.source]
+    sources.append(known.between_hosts.source)
+    assert all(len(one) > 10 for one in sources)
     for link in known.links:
         for curve in link.curves:
             assert curve.source or published()[curve.published or ""]["source"]
