@@ -53,6 +53,15 @@ ALLOWED = {
         "bench.__main__",  # a host of the laboratory is the program itself
         *BASE,
     ),
+    "bench.predict": (
+        "bench.predict",
+        "bench.measure",
+        "bench.plan",
+        "bench.strategies",
+        "workloads",
+        *BASE,
+        "torch",
+    ),
     "bench.analyze": ("bench.analyze", *BASE),
     "bench.report": ("bench.report", "bench.analyze", *BASE),
 }

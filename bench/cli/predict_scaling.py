@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+import bench
 from bench.cli.options import JsonOption, numbers
 from bench.cli.output import print_json, print_text, say
 from bench.errors import BenchError
@@ -145,7 +146,7 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
     if out is not None:
         from bench.predict.write import write_rows
 
-        write_rows(rows, out, question)
+        write_rows(rows, out, question, version=bench.__version__)
         title = f"{rows[0].case.workload} on {question.network.name}, predicted"
         say(f"report in {write_scaling(rows, out, title=title, basis=question.basis)}")
     print_json(rows) if json else print_text(plain(rows))
@@ -172,7 +173,7 @@ def score(
     """How wrong predictions are: published tables, and studies that were measured here."""
     from bench.predict.scoreboard import published_scores
     from bench.records.store import write_atomically
-    from bench.report.prediction import insert, scoreboard
+    from bench.report.prediction import renewed, scoreboard
 
     scores = published_scores()
     if json and not folders:
@@ -182,7 +183,7 @@ def score(
     for page in write or []:
         try:
             before = page.read_text(encoding="utf-8")
-            write_atomically(page, insert(before, text).encode())
+            write_atomically(page, renewed(before, scores).encode())
         except OSError as error:
             raise BenchError(f"{page}: cannot be written: {error.strerror}") from error
     if not folders:

@@ -70,14 +70,16 @@ def of_rows(rows: Iterable[Collective]) -> Mapping[tuple[str, int], Timed]:
     """Curves by operation and number of ranks, of what ``bench comm`` has measured.
 
     Args:
-        rows: of one kind of link; those that failed, and types other than fp32 where fp32 was
-            measured, are left out.
+        rows: of one kind of link; those that failed are left out.
+
+    Returns:
+        Those of fp32 under the operation's own name, and those of other types as ``op:dtype``.
     """
     good = [row for row in rows if row.status == "ok" and row.median_s and row.world_size > 1]
-    wide = [row for row in good if row.dtype == "fp32"] or good
     groups: dict[tuple[str, int], list[Collective]] = {}
-    for row in wide:
-        groups.setdefault((row.op, row.world_size), []).append(row)
+    for row in good:
+        name = row.op if row.dtype == "fp32" else f"{row.op}:{row.dtype}"
+        groups.setdefault((name, row.world_size), []).append(row)
     return {
         key: Timed(
             alone=fit((row.bytes, row.median_s) for row in some if row.median_s),

@@ -95,16 +95,20 @@ def read_study(folder: Path) -> Study:
             f"{folder}: a study has profiles/*.json and links/NAME/{COLLECTIVES}; "
             f"{len(profiles)} and {len(links)} are there"
         )
-    networks = {
-        path.name: Network(
-            name=path.name, curves=of_rows(iterate_collectives(path)), over_hosts=True
-        )
-        for path in links
-    }
+    networks = {path.name: _network(path) for path in links}
     records: list[Record] = []
     for path in sorted(folder.rglob(RECORDS)):
         records += iterate_records(path.parent)
     return Study(profiles=profiles, networks=networks, cells=cells_of(records))
+
+
+def _network(folder: Path) -> Network:
+    """Of one rank on each host, over a link that was measured."""
+    rows = list(iterate_collectives(folder))
+    is_gloo = any(row.backend == "gloo" for row in rows)
+    return Network(
+        name=folder.name, curves=of_rows(rows), over_hosts=True, half_of_all_reduce=not is_gloo
+    )
 
 
 def cells_of(records: Iterable[Record]) -> list[Cell]:
@@ -287,7 +291,7 @@ def _fitted(profile: Profile, study: Study, link: str) -> Profile:
     def with_share(stolen: float) -> Profile:
         contention = Contention(
             computation=before.computation,
-            communication=before.communication,
+            most_bus_bytes_per_s=before.most_bus_bytes_per_s,
             stolen_s_per_byte=stolen,
             source=f"fitted to {link}",
         )

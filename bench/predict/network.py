@@ -80,13 +80,16 @@ def cost(network: Network, op: str, size: float, places: Places) -> Cost:
 
     Args:
         network: that carries it.
-        op: as ``bench comm`` names it, or ``reduce``.
+        op: as ``bench comm`` names it, or ``reduce``; of another type than fp32, ``op:dtype``,
+            which is taken for as many bytes of fp32 where that type was not measured.
         size: bytes as nccl-tests counts them.
         places: of the ranks.
 
     Raises:
         BenchError: the network is not known to reach several hosts.
     """
+    if not any(name == op for name, _ in network.curves):
+        op = op.partition(":")[0]
     if places.ranks == 1 or size <= 0:
         return Cost(alone_s=0.0, in_row_s=0.0)
     if places.hosts == 1 or (network.over_hosts and places.per_host == 1):
@@ -98,9 +101,10 @@ def cost(network: Network, op: str, size: float, places: Places) -> Cost:
             f"'{network.name} + 100 Gbit/s'"
         )
     inner = _flat(network, op, size, places.per_host)
-    wire_s = (bus_factor(op, places.hosts) or 0.0) * size / between.bus_bytes_per_s
+    name = op.partition(":")[0]
+    wire_s = (bus_factor(name, places.hosts) or 0.0) * size / between.bus_bytes_per_s
     # A tree of hosts: there and back, as deep as the logarithm of their number.
-    hops = ROUNDS.get(op, 1) * math.ceil(math.log2(places.hosts))
+    hops = ROUNDS.get(name, 1) * math.ceil(math.log2(places.hosts))
     latency_s = hops * between.latency_s + (network.start_s if places.per_host == 1 else 0.0)
     return Cost(
         alone_s=max(inner.alone_s, wire_s) + latency_s,

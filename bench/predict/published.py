@@ -128,7 +128,7 @@ def _gradients(made: Architecture, backward_s: float) -> list[Gradient]:
     for layer in reversed(layers):
         done += layer.macs
         ready_s = backward_s if layer.ready_last else backward_s * min(done / whole, 1.0)
-        for number, size in enumerate(reversed(layer.parameters)):
+        for number, size in reversed(list(enumerate(layer.parameters))):
             gradient = Gradient(name=f"{layer.name}.{number}", bytes=WORD * size, ready_s=ready_s)
             (last if layer.ready_last else found).append(gradient)
     return [*found, *last]

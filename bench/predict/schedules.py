@@ -123,7 +123,9 @@ def _ddp_backward(
         _synchronise(plan, profile, "backward")
     sizes = [one.bytes for one in profile.gradients]
     places = buckets.layout(sizes, options)
-    halves = options.get("comm_hook") in HALF_HOOKS
+    hook = options.get("comm_hook")
+    halves = hook in HALF_HOOKS
+    op = f"all_reduce:{hook}" if halves else "all_reduce"
     at_s, sent = 0.0, []
     # A bucket is sent once it, and all before it, are full.
     for index, bucket in enumerate(places):
@@ -138,7 +140,7 @@ def _ddp_backward(
         )
         at_s = max(at_s, until_s)
         payload = size / 2 if halves else size
-        sent.append(plan.communicate(numbered(name, number), "all_reduce", payload, [full]))
+        sent.append(plan.communicate(numbered(name, number), op, payload, [full]))
     plan.compute(numbered("backward, the rest", number), max(profile.backward_s - at_s, 0.0))
     is_view = bool(options.get("gradient_as_bucket_view"))
     for index, bucket in enumerate(places):

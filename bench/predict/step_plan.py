@@ -50,7 +50,7 @@ class Plan:
             after,
             work_s=calls * one.in_row_s,
             alone_s=one.alone_s + (calls - 1) * one.in_row_s,
-            bytes=calls * size * (bus_factor(op, among.ranks) or 0.0),
+            bytes=calls * size * (bus_factor(op.partition(":")[0], among.ranks) or 0.0),
         )
 
     def _add(self, name: str, kind: Kind, stream: str, after: Sequence[int], **told: Any) -> int:

@@ -102,9 +102,11 @@ def _rates(running: Sequence[_Running], slow: Contention) -> dict[Kind, float]:
     moving = [one for one in running if one.task.kind == "communication"]
     if not moving or len(moving) == len(running):
         return {"computation": 1.0, "communication": 1.0}
-    communication = 1 / slow.communication
-    # Of each second, what the collective's own work leaves: the bytes it moves by then.
-    stolen = slow.stolen_s_per_byte * communication * sum(one.byte_rate for one in moving)
+    wanted = sum(one.byte_rate for one in moving)
+    most = slow.most_bus_bytes_per_s
+    communication = 1.0 if most is None or wanted <= most else most / wanted
+    # Of each second, what is left by the work of moving as many bytes as are moved in it.
+    stolen = slow.stolen_s_per_byte * communication * wanted
     computation = max(1 / slow.computation - stolen, LEAST_RATE)
     return {"computation": computation, "communication": communication}
 

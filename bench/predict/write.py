@@ -7,15 +7,22 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-import bench
 from bench.predict.sweep import Question
 from bench.records.record import RunInfo
 from bench.records.scaling import PREDICTED, PREDICTIONS, Predicted, as_record
 from bench.records.store import Store
 
 
-def write_rows(rows: Sequence[Predicted], folder: Path, question: Question) -> None:
+def write_rows(
+    rows: Sequence[Predicted], folder: Path, question: Question, *, version: str
+) -> None:
     """Write rows and what they rest on.
+
+    Args:
+        rows: of one question.
+        folder: new, or without predictions.
+        question: what was asked.
+        version: of this package.
 
     Raises:
         OutputError: the folder cannot be written, or holds predictions already.
@@ -32,7 +39,7 @@ def write_rows(rows: Sequence[Predicted], folder: Path, question: Question) -> N
         environment={PREDICTED: True, "network": question.network.name},
         environment_fingerprint=PREDICTED,
         seed=0,
-        versions={"bench": bench.__version__},
+        versions={"bench": version},
         started_at=now,
         ended_at=now,
         ended_by="complete",

@@ -13,7 +13,7 @@ import msgspec
 
 from bench.errors import RecordsError
 from bench.plan.case import Case
-from bench.records.record import SCHEMA, Bytes, Figure, Seconds, Whole
+from bench.records.record import SCHEMA, Bytes, Figure, Rate, Seconds, Whole
 
 Factor = Annotated[float, msgspec.Meta(ge=1, le=1000)]
 
@@ -45,8 +45,9 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True):
     """Of the computation, for each byte that a rank puts on the bus: on a CPU, a collective's
     threads share the cores, for the same work at whatever rate bytes come; an accelerator's takes
     as many of its multiprocessors as its links need."""
-    communication: Factor = 1.0
-    """Times as long as a collective takes alone."""
+    most_bus_bytes_per_s: Rate | None = None
+    """That a rank puts on the bus while it computes: a slower link is not slowed down by that. None
+    for no such limit."""
     source: str
     """``measured``, or where the factor was published."""
 

@@ -12,7 +12,10 @@ from bench.report.cells import DASH
 from bench.report.markup import escape
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
-"""What stands between them in a page is made anew by ``bench predict score``."""
+"""What stands between them in a page is made anew by ``bench predict score --write``."""
+SUMMARY_BEGIN = "<!-- published, in short: begin -->"
+SUMMARY_END = "<!-- published, in short: end -->"
+"""Likewise, of the first table alone."""
 WORST_POINTS = 10.0
 """Of efficiency, beyond which a row is called a miss."""
 MODELS: Sequence[tuple[str, Callable[[Scored], float | None]]] = (
@@ -109,6 +112,12 @@ def notes(scores: Sequence[Scored]) -> str:
         which = dict.fromkeys(f"{one.table}, {one.row}" for one in scores if one.left_out == reason)
         lines.append(f"\\* {escape('; '.join(which))}: {escape(reason)}. Its error is not counted.")
     return "\n\n".join(lines)
+
+
+def renewed(page: str, scores: Sequence[Scored]) -> str:
+    """A page with the tables that it has places for, made anew."""
+    short = insert(page, summary(scores), SUMMARY_BEGIN, SUMMARY_END)
+    return insert(short, scoreboard(scores))
 
 
 def insert(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:

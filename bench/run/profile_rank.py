@@ -150,7 +150,8 @@ def measure(rank: Rank) -> Profile:
     rank.note(phase="warm-up")
     warm = warm_up(engine, warmup_rule(rank.assignment.effort, rank.case.device, rank.rhythm))
     gc.collect()
-    steps = _count(WINDOW_S / max(statistics.median(warm.pilot_s), 1e-6))
+    window_s = min(WINDOW_S, rank.assignment.effort.window.max_s)
+    steps = _count(window_s / max(statistics.median(warm.pilot_s), 1e-6))
     rank.note(phase="window")
     parts, variation = _parts(engine, rank, steps)
     rank.note(phase="gradients")
@@ -364,14 +365,12 @@ def _contention(engine: Engine, rank: Rank, parts: dict[str, float]) -> Contenti
     row_s = rank.slowest(time.perf_counter() - began)
     # The last of them outlasted the row.
     beside_s = rank.slowest(statistics.median(stepped[:-1] or stepped))
-    if beside_s <= step_s:
-        return Contention(source="measured", communication=max(row_s / (count * alone_s), 1.0))
-    factor = bus_factor("all_reduce", rank.processes) or 0.0
-    rate = count * MESSAGE_BYTES * factor / row_s
+    on_bus = count * MESSAGE_BYTES * (bus_factor("all_reduce", rank.processes) or 0.0)
+    rate = on_bus / row_s
     return Contention(
         source="measured",
-        stolen_s_per_byte=(1 - step_s / beside_s) / rate,
-        communication=max(row_s / (count * alone_s), 1.0),
+        stolen_s_per_byte=max(1 - step_s / beside_s, 0.0) / rate,
+        most_bus_bytes_per_s=rate if row_s > count * alone_s else None,
     )
 
 

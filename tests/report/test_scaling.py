@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.records.scaling import Moment, Predicted, Scored
+from bench.report.prediction import insert, scoreboard
+from bench.report.scaling import plain, write_scaling
+from bench.report.scaling_charts import shown_step
+from bench.report.scaling_choice import choice_of
+from bench.report.step_trace import TRACE, trace_of
+from tests.fakes import make_case
+
+
+def predicted(label: str = "ddp", devices: int = 2, **changes: object) -> Predicted:
+    made = Predicted(
+        case=make_case(strategy="ddp", label=label, world_size=devices),
+        hosts=1,
+        step_s=0.1,
+        single_step_s=0.08,
+        samples_per_s=80.0,
+        speedup=0.8 * devices,
+        computed_s=0.08,
+        communicated_s=0.04,
+        exposed_s=0.02,
+        no_overlap_s=0.12,
+        full_overlap_s=0.08,
+        error_low=0.1,
+        error_high=0.05,
+        moments=[
+            Moment(name="forward", kind="computation", stream="compute", begin_s=0.0, end_s=0.03),
+            Moment(
+                name="bucket 1",
+                kind="communication",
+                stream="communication",
+                begin_s=0.06,
+                end_s=0.1,
+                bytes=1000.0,
+            ),
+        ],
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_a_page_with_its_charts_and_trace(tmp_path: Path) -> None:
+    rows = [predicted(devices=number) for number in (1, 2, 4)] + [predicted("ddp(cap)")]
+    path = write_scaling(rows, tmp_path, title="Made", basis="From nothing.")
+    text = path.read_text()
+    assert "**Nothing here was measured**" in text
+    assert "From nothing." in text
+    # 0.8 of 4 devices, a tenth less to a twentieth more; one device has no interval.
+    assert "3.2 (2.88-3.36)" in text
+    assert "|         1 |       1 |" in text
+    names = sorted(one.name for one in (tmp_path / "charts").glob("*.svg"))
+    assert names == [
+        "predicted-speedup.svg",
+        "predicted-split-1.svg",
+        "predicted-split-2.svg",
+        "predicted-step.svg",
+    ]
+    assert all((tmp_path / "charts" / name).with_suffix(".png").is_file() for name in names)
+    assert json.loads((tmp_path / TRACE).read_text())["otherData"] == {"predicted": True}
+
+
+def test_a_trace_is_in_microseconds_a_thread_a_stream() -> None:
+    events = trace_of(predicted())["traceEvents"]
+    (forward, bucket) = [one for one in events if one["ph"] == "X"]
+    assert (forward["ts"], forward["dur"], forward["tid"]) == pytest.approx((0, 30000, 0))
+    assert (bucket["ts"], bucket["dur"], bucket["tid"]) == pytest.approx((60000, 40000, 1))
+    assert bucket["args"] == {"bytes on the bus": 1000}
+    (process,) = [one for one in events if one["name"] == "process_name"]
+    assert process["args"]["name"].startswith("predicted: ")
+
+
+def test_the_step_that_is_drawn_communicates_most() -> None:
+    rows = [predicted(devices=2), predicted(devices=4, communicated_s=0.05)]
+    assert shown_step(rows).case.world_size == 4
+
+
+def test_tables_for_a_terminal_say_what_they_are() -> None:
+    assert plain([predicted()]).startswith("ddp, predicted:\n")
+
+
+def test_a_choice_in_words() -> None:
+    text = choice_of([predicted(), predicted("fsdp")], ["fsdp"], 1.25e10, "fsdp")
+    assert text.startswith("Predicted, not measured: ddp on 2 devices, 80 samples a second (72 to")
+    assert "As good within the error of predictions: fsdp." in text
+    assert "Over links of about 100 Gbit/s it would be fsdp." in text
+    assert "No other strategy is quicker" in choice_of([predicted()], [], None, None)
+
+
+def scored(**changes: object) -> Scored:
+    made = Scored(
+        table="t",
+        row="r",
+        strategy="ddp",
+        devices=2,
+        measured=0.9,
+        predicted=0.95,
+        no_overlap=0.8,
+        full_overlap=1.0,
+        constant=0.92,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_the_scoreboard_shows_every_miss_and_counts_what_counts() -> None:
+    rows = [
+        scored(),
+        scored(row="miss", predicted=1.0, measured=0.8),
+        scored(row="other", left_out="bound", predicted=1.0, measured=0.4),
+    ]
+    text = scoreboard(rows)
+    # 5 and 20 points; 10 and none; 10 and 20; 2 and 12.
+    assert "| t       |      2 |             12.5 |                5.0 |" in text
+    assert "**+20.0**" in text
+    assert "1 of the 2 rows that count" in text
+    assert "| other * |" in text
+    assert "bound. Its error is not counted." in text
+
+
+def test_text_goes_between_its_comments_and_nowhere_else() -> None:
+    page = "before\n<!-- published: begin -->\nold\n<!-- published: end -->\nafter\n"
+    assert insert(page, "new") == page.replace("\nold\n", "\n\nnew\n\n")
+    assert insert("no place", "new") == "no place"
