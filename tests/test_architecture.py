@@ -44,6 +44,15 @@ ALLOWED = {
         *BASE,
         "torch",
     ),
+    "bench.predict": (
+        "bench.predict",
+        "bench.measure",
+        "bench.plan",
+        "bench.strategies",
+        "workloads",
+        *BASE,
+        "torch",
+    ),
     "bench.analyze": ("bench.analyze", *BASE),
     "bench.report": ("bench.report", "bench.analyze", *BASE),
 }

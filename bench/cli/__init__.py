@@ -20,6 +20,7 @@ from bench.cli.comm import comm
 from bench.cli.doctor import doctor
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
+from bench.cli.predict import app as predict
 from bench.cli.report import report
 from bench.cli.run import run
 from bench.errors import BenchError, Interruption
@@ -35,6 +36,7 @@ app.command()(run)
 app.command()(plan)
 app.command("list")(list_)
 app.command()(comm)
+app.add_typer(predict)
 app.command()(report)
 app.command()(doctor)
 
