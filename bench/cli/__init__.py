@@ -24,7 +24,7 @@ from bench.cli.lab import lab
 from bench.cli.new import new
 from bench.cli.output import print_text, say, show_warning
 from bench.cli.plan import list_, plan
-from bench.cli.predict_scaling import profile, scaling, score
+from bench.cli.predict import app as predict
 from bench.cli.recommend import recommend
 from bench.cli.report import report
 from bench.cli.run import run
@@ -41,19 +41,13 @@ app.command()(run)
 app.command()(plan)
 app.command("list")(list_)
 app.command()(comm)
+app.add_typer(predict)
 app.command()(report)
 app.command()(compare)
 app.command()(recommend)
 app.command()(doctor)
 app.add_typer(lab, name="lab")
 app.command()(check)
-predict = typer.Typer(
-    name="predict", help="What was not measured, computed from what was.", no_args_is_help=True
-)
-predict.command()(profile)
-predict.command()(scaling)
-predict.command()(score)
-app.add_typer(predict)
 app.command()(new)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,3 +62,20 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     if not all(word.isdecimal() for word in words):
         raise BenchError(f"{option}: {text!r} is no list of numbers; write 0,1")
     return tuple(int(word) for word in words)
+
+
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)?")
+
+
+def size_in_bytes(option: str, text: str) -> int:
+    """A size of memory.
+
+    >>> size_in_bytes("--device-memory", "1.5GiB")
+    1610612736
+    """
+    match = SIZE.fullmatch(text.strip())
+    unit = match[2] or "B" if match is not None else ""
+    if match is None or unit not in UNITS:
+        raise BenchError(f"{option}: {text!r} is no size; write 24GiB, 512MiB, or bytes")
+    return math.floor(float(match[1]) * UNITS[unit])

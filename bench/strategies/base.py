@@ -354,18 +354,23 @@ class ModuleSession:
         }
         return [held]
 
-    def held_addresses(self) -> dict[int, str]:
-        """See ``Session``."""
+    def held_tensors(self) -> dict[str, list[Any]]:
+        """What this process knows that it holds right now, by category; later ones win."""
         parameters = list(self.problem.model.parameters())
-        gathered = [one for one in parameters if self.is_sharded and not is_shard(one)]
         states = (self.state_keeper or self.optimizer).state.values()
-        held = {
+        return {
             "parameters": parameters,
-            "unsharded_parameters": gathered,
-            "buffers": self.problem.model.buffers(),
+            "unsharded_parameters": [
+                one for one in parameters if self.is_sharded and not is_shard(one)
+            ],
+            "buffers": list(self.problem.model.buffers()),
             "gradients": [one.grad for one in parameters if one.grad is not None],
             "optimizer_state": [part for state in states for part in state.values()],
         }
+
+    def held_addresses(self) -> dict[int, str]:
+        """See ``Session``."""
+        held = self.held_tensors()
         return {address: name for name, tensors in held.items() for address in addresses(tensors)}
 
     def close(self) -> None:
