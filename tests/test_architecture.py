@@ -185,6 +185,12 @@ def test_planning_and_preloading_leave_the_driver_alone(action: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+FAST = """\
+defaults: {launches: 1, window: {min_steps: 4, max_s: 0.2, target_interval: 0.5}}
+matrix: [{workloads: [transformer:tiny], strategies: [ddp], world_sizes: [2]}]
+"""
+
+
 def test_the_parent_of_a_run_leaves_the_driver_alone(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
@@ -193,8 +199,7 @@ def test_the_parent_of_a_run_leaves_the_driver_alone(tmp_path: Path) -> None:
         "    import torch\n"
         "    torch.cuda._device_count_nvml = lambda: 0\n"
         "    from bench.cli import run_command_line\n"
-        "    code = run_command_line(['run', 'smoke', '--out', sys.argv[1], '--launches', '1',\n"
-        "                             '--filter', 'workload == transformer and strategy == ddp'])\n"
+        "    code = run_command_line(['run', *sys.argv[1:]])\n"
         "    assert code == 0, code\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
@@ -203,7 +208,12 @@ def test_the_parent_of_a_run_leaves_the_driver_alone(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         "    main()\n"
     )
+    suite = tmp_path / "fast.yaml"
+    suite.write_text(FAST)
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "out"], capture_output=True, text=True, check=False
+        [sys.executable, script, suite, "--out", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from bench.run.scratch import scratch
 
 BENCH = [sys.executable, "-m", "bench"]
 TINY = "workload == transformer and strategy == ddp"
+FAST = """\
+name: fast
+defaults: {launches: 2, window: {min_steps: 4, max_s: 0.2, target_interval: 0.5}}
+matrix: [{workloads: [transformer:tiny], strategies: [ddp], world_sizes: [2]}]
+"""
 SUITE = """\
 name: slow
 defaults: {launches: 3, window: {min_steps: 100000}}
@@ -41,6 +47,38 @@ def bench(*arguments: object, cwd: Path, **options: Any) -> subprocess.Completed
     return subprocess.run(
         [*BENCH, *map(str, arguments)], text=True, check=False, cwd=cwd, **(pipes | options)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Here:
+    """The program in this process, which has torch already; in a folder of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Done:
+        """Run a command."""
+        self._capsys.readouterr()
+        code = run_command_line([*map(str, arguments)])
+        printed = self._capsys.readouterr()
+        return Done(returncode=code, stdout=printed.out, stderr=printed.err)
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Here:
+    monkeypatch.chdir(tmp_path)
+    return Here(tmp_path, capsys)
 
 
 @contextlib.contextmanager
@@ -124,8 +162,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES_OF_A_RUN)
-def test_a_mistake_starts_nothing(folder: Path, arguments: list[str], message: str) -> None:
-    done = bench(*arguments, cwd=folder)
+def test_a_mistake_starts_nothing(
+    here: Here, folder: Path, arguments: list[str], message: str
+) -> None:
+    done = here(*arguments)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(message)
     assert len([line for line in done.stderr.splitlines() if line.startswith("bench:")]) == 1
@@ -182,12 +222,12 @@ def test_a_dry_run_starts_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_skips_are_rows_with_their_reason(tmp_path: Path) -> None:
+def test_skips_are_rows_with_their_reason(here: Here, tmp_path: Path) -> None:
     (tmp_path / "gpu.yaml").write_text(
         "matrix: [{workloads: [resnet152], strategies: [single, ddp], world_sizes: [1, 8],"
         " device: cuda}]\n"
     )
-    done = bench("run", "gpu.yaml", "--out", "out", cwd=tmp_path)
+    done = here("run", "gpu.yaml", "--out", "out")
     assert done.returncode == 0, done.stderr
     records = read_records(tmp_path / "out")
     assert [record.status for record in records] == ["skipped"] * 3
@@ -195,20 +235,21 @@ def test_skips_are_rows_with_their_reason(tmp_path: Path) -> None:
     assert "needs 8 cuda devices, found 0" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_failures_and_failed_proofs_are_exit_code_1(tmp_path: Path) -> None:
+def test_failures_and_failed_proofs_are_exit_code_1(here: Here, tmp_path: Path) -> None:
     (tmp_path / "faulty.yaml").write_text(
         "defaults: {launches: 1, window: {min_steps: 4, max_s: 0.2, target_interval: 0.5}}\n"
         "matrix: [{workloads: [transformer:tiny], world_sizes: [2],"
         " strategies: ['tests.fakes:LOCAL', 'tests.fakes:RAISE', ddp]}]\n"
     )
-    done = bench("run", "faulty.yaml", "--out", "out", cwd=tmp_path)
+    done = here("run", "faulty.yaml", "--out", "out")
     assert done.returncode == 1, done.stderr
     records = read_records(tmp_path / "out")
     by_label = {r.case.label: r for r in records if r.pass_ == "timing"}
     assert by_label["tests.fakes:RAISE"].status == "failed"
     reason = by_label["tests.fakes:RAISE"].reason
     assert reason is not None
-    assert "rank 1 of 2, in warm-up: ValueError: deliberate" in reason
+    assert reason.startswith("rank 1 of 2, in warm-up: misbehaviour.py, line ")
+    assert ": ValueError: deliberate" in reason
     assert "\x1b" not in (tmp_path / "out" / "records.jsonl").read_text()
     assert by_label["ddp"].status == "ok"
     proofs = {r.case.label: r.parity for r in records if r.parity is not None}
@@ -219,7 +260,8 @@ def test_failures_and_failed_proofs_are_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_resuming_runs_only_what_is_missing(tmp_path: Path) -> None:
-    command = ["run", "smoke", "--filter", TINY, "--launches", "2", "--out", "out"]
+    (tmp_path / "fast.yaml").write_text(FAST)
+    command = ["run", "fast.yaml", "--out", "out"]
     first = bench(*command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     path = tmp_path / "out" / "records.jsonl"
@@ -236,7 +278,8 @@ def test_resuming_runs_only_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_two_suites_at_once_do_not_break_each_other(tmp_path: Path) -> None:
-    command = [*BENCH, "run", "smoke", "--filter", TINY, "--launches", "1"]
+    (tmp_path / "fast.yaml").write_text(FAST)
+    command = [*BENCH, "run", "fast.yaml", "--launches", "1"]
     runs = [
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
@@ -364,10 +407,10 @@ MANY_SKIPS = (
 )
 
 
-def test_a_full_disk_ends_the_run_in_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_in_one_line(here: Here, tmp_path: Path) -> None:
     (tmp_path / "skips.yaml").write_text(MANY_SKIPS)
     with small_disk(tmp_path / "disk", size="200k") as disk:
-        done = bench("run", "skips.yaml", "--out", disk / "out", cwd=tmp_path)
+        done = here("run", "skips.yaml", "--out", disk / "out")
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
         assert last.startswith(f"bench: {disk / 'out'}: cannot be written: No space left on device")
@@ -375,7 +418,7 @@ def test_a_full_disk_ends_the_run_in_one_line(tmp_path: Path) -> None:
         assert 0 < len(before) < 100
         assert (disk / "out" / "records.jsonl").read_bytes().endswith(b"\n")
         subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
-        again = bench("run", "skips.yaml", "--out", disk / "out", "--resume", cwd=tmp_path)
+        again = here("run", "skips.yaml", "--out", disk / "out", "--resume")
         assert again.returncode == 0, again.stderr
         records = read_records(disk / "out")
         assert len({one.case.id for one in records}) == len(records) == 100
@@ -398,27 +441,27 @@ def test_a_report_that_cannot_be_written_loses_no_row(
     assert len(read_records(tmp_path / "out")) == 100
 
 
-def test_a_disk_that_can_only_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_disk_that_can_only_be_read_is_refused(here: Here, tmp_path: Path) -> None:
     (tmp_path / "skips.yaml").write_text(MANY_SKIPS)
     with small_disk(tmp_path / "disk", size="128k") as disk:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        done = bench("run", "skips.yaml", "--out", disk / "out", cwd=tmp_path)
+        done = here("run", "skips.yaml", "--out", disk / "out")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         f"bench: {disk / 'out'}: cannot be written: Read-only file system"
     )
 
 
-def test_a_suite_that_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_suite_that_has_changed_is_not_gone_on_with(here: Here, tmp_path: Path) -> None:
     suite = tmp_path / "skips.yaml"
     text = (
         "defaults: {launches: 3, per_device_batch: %d, window: {max_s: %g}}\n"
         "matrix: [{workloads: [resnet152], strategies: [single, ddp], device: cuda}]\n"
     )
     suite.write_text(text % (4, 5))
-    assert bench("run", "skips.yaml", "--out", "out", cwd=tmp_path).returncode == 0
+    assert here("run", "skips.yaml", "--out", "out").returncode == 0
     suite.write_text(text % (8, 5))
-    done = bench("run", "skips.yaml", "--out", "out", "--resume", cwd=tmp_path)
+    done = here("run", "skips.yaml", "--out", "out", "--resume")
     assert done.returncode == 2
     (line,) = [one for one in done.stderr.splitlines() if one.startswith("bench:")]
     assert "this is not the plan that was started there" in line

@@ -30,8 +30,8 @@ def parameters(problem: Problem) -> int:
 
 
 @pytest.mark.parametrize("name", all_workloads())
-def test_a_workload_trains_in_every_dtype(name: str) -> None:
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+def test_a_workload_trains_in_other_types(name: str) -> None:
+    for dtype in (torch.float64, torch.bfloat16):  # runs of all kinds train in fp32
         problem = build(name, dtype=dtype)
         batch = next(problem.batches(0, 1))
         assert len(batch.targets) == 2
