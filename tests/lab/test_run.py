@@ -27,12 +27,14 @@ matrix:
 def test_a_suite_runs_across_emulated_hosts(tmp_path: Path) -> None:
     suite, out = tmp_path / "two.yaml", tmp_path / "out"
     suite.write_text(SUITE)
-    before = set(existing())
     command = [sys.executable, "-m", "bench", "lab", "run", str(suite), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert set(existing()) <= before
-    assert "2 on 2  ddp" in done.stdout
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as laboratory:
+        said, error = laboratory.communicate()
+    assert laboratory.returncode == 0, error
+    assert laboratory.pid not in existing().values(), "it removes what it has made"
+    assert "2 on 2  ddp" in said
     records = read_records(out)
     assert {one.pass_ for one in records} == {"parity", "timing", "communication", "memory"}
     for one in records:
