@@ -50,7 +50,6 @@ def written(folder: Path, strategy: str) -> Path:
 @contextlib.contextmanager
 def bench(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """The program as people start it; it is gone in the end, and so is what it has made."""
-    before = set(existing())
     command = [sys.executable, "-m", "bench", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -58,7 +57,7 @@ def bench(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-    assert set(existing()) <= before
+    assert process.pid not in existing().values()
 
 
 def until(is_so: Callable[[], object], patience_s: float = PATIENCE_S) -> None:

@@ -28,6 +28,10 @@ from bench.errors import BenchError, one_line
 from bench.plan.case import bytes_per_s
 
 NAME = re.compile(r"bench-(?P<maker>\d+)-(?P<what>h\d+|switch)")
+NAMESPACES = Path("/run/netns")
+"""Where ``ip netns`` keeps them."""
+SLACK_S = 1.0
+"""Between the clocks of processes and files."""
 PORT = "eth0"
 """A host's own end of its cable; the switch's end has the host's name."""
 BRIDGE = "switch"
@@ -197,21 +201,21 @@ def missing() -> str | None:
 
 def existing() -> dict[str, int]:
     """Namespaces of any laboratory, with the process that made each."""
-    folder = Path("/run/netns")
-    found = (NAME.fullmatch(path.name) for path in folder.glob("bench-*"))
+    found = (NAME.fullmatch(path.name) for path in NAMESPACES.glob("bench-*"))
     return {one[0]: int(one["maker"]) for one in found if one is not None}
 
 
 def abandoned() -> list[str]:
     """Those whose maker is gone."""
-    return [name for name, maker in existing().items() if not _is_at_work(maker)]
+    return [name for name, maker in existing().items() if not _is_at_work(maker, name)]
 
 
-def _is_at_work(maker: int) -> bool:
-    """Whether a process is one that has a laboratory: numbers are given again."""
+def _is_at_work(maker: int, name: str) -> bool:
+    """Whether the process that made a namespace is there; one of its number may have come later."""
     try:
-        return maker == os.getpid() or "lab" in psutil.Process(maker).cmdline()
-    except psutil.Error:
+        made_s = (NAMESPACES / name).stat().st_mtime
+        return psutil.Process(maker).create_time() <= made_s + SLACK_S
+    except (OSError, psutil.Error):
         return False
 
 

@@ -33,9 +33,8 @@ from bench.lab.network import (
 )
 from bench.lab.rate import Measured, measure
 from bench.measure.machine import usable_cores
-from bench.run.meet import NAME
 from bench.run.progress import Lines
-from bench.run.rendezvous import PORT
+from bench.run.rendezvous import HOST_NAME, PORT
 from bench.run.signals import signals_raise
 
 POLL_S = 0.2
@@ -190,7 +189,7 @@ def _host(
     )
     environment = os.environ | {
         VARIABLE: msgspec.json.encode(told).decode(),
-        NAME: f"h{number}",
+        HOST_NAME: f"h{number}",
         "CUDA_VISIBLE_DEVICES": "",  # it would be the same device on all hosts
     }
     with _log(scratch, number).open("wb") as log:

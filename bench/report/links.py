@@ -9,8 +9,10 @@ import msgspec
 
 from bench.analyze.rows import Row
 from bench.plan.case import bytes_per_s
-from bench.report.drawing import Looks, add_legend, new_figure
+from bench.report.drawing import MARKERS, Looks, add_legend, new_figure
 
+DASHES = ("-", "--", "-.", ":")
+"""Of variants of one strategy, which have its colour."""
 UNLIMITED = 4.0
 """Times the fastest limit, where the figure without any stands: at no rate of its own."""
 
@@ -23,17 +25,20 @@ def link_figure(rows: Sequence[Row]) -> Any:
     """
     plain = [_without_link(row) for row in rows]
     looks = Looks(plain)
+    across = [(row, same) for row, same in zip(rows, plain, strict=True) if row.case.nodes > 1]
+    places = {(row.case.world_size, row.case.nodes) for row, _ in across}
     lines: dict[str, list[tuple[Row, Row]]] = {}
-    for row, same in zip(rows, plain, strict=True):
-        if row.case.nodes > 1:
-            sizes = f"{looks.label(same)}, {row.case.world_size} devices on {row.case.nodes} hosts"
-            lines.setdefault(sizes, []).append((row, same))
+    for row, same in across:
+        place = f"{row.case.world_size} devices on {row.case.nodes} hosts"
+        name = looks.label(same) + (f", {place}" if len(places) > 1 else "")
+        lines.setdefault(name, []).append((row, same))
     rates = sorted({bytes_per_s(row.case.link) * 8 for row in rows if row.case.link is not None})
     beyond = rates[-1] * UNLIMITED
     figure, axes = new_figure(6.4, 4.0)
     for name, points in lines.items():
         _, colour, marker, _ = looks.of(points[0][1])
-        look = {"label": name, "color": colour, "marker": marker}
+        dashes = DASHES[MARKERS.index(marker) % len(DASHES)]
+        look = {"label": name, "color": colour, "marker": marker, "linestyle": dashes}
         _draw_line(axes, [row for row, _ in points], beyond, look)
     for row in rows:
         if row.case.strategy == "single" and row.samples_per_s is not None:
@@ -45,7 +50,9 @@ def link_figure(rows: Sequence[Row]) -> Any:
         ticks[beyond] = "no limit"
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
-    axes.set_xlabel("speed of each host's link")
+    devices, hosts = max(places)
+    where = f", {devices} devices on {hosts} hosts" if len(places) == 1 else ""
+    axes.set_xlabel(f"speed of each host's link{where}")
     axes.set_ylabel(f"{rows[0].unit}s/s")
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.grid(alpha=0.3)

@@ -118,6 +118,12 @@ def named(rows: Sequence[Row]) -> list[Column]:
     ]
 
 
+def _short_place(row: Row) -> str:
+    """Devices, and the hosts that they are on where these are several."""
+    case = row.case
+    return f"{case.world_size}" + (f" on {case.nodes}" if case.nodes > 1 else "")
+
+
 def _place(row: Row) -> tuple[int, int, float]:
     """Orders rows by devices, hosts, and the speed of the links between these."""
     link = row.case.link
@@ -145,10 +151,9 @@ def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
 
 
 def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
-    devices, *hosts, strategy = named(rows)
+    *_, strategy = named(rows)
     return [
-        msgspec.structs.replace(devices, heading="dev."),
-        *hosts,
+        Column("dev.", _short_place, is_figure=False),
         msgspec.structs.replace(strategy, width=NAME_WIDTH),
         Column(f"{_unit(rows)}s/s", cells.short_throughput),
         Column("speedup", lambda row: cells.comparison(row.speedup)),

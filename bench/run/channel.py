@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -186,7 +187,7 @@ def _words(error: BaseException) -> str:
     match error:
         case EOFError() | ConnectionResetError() | BrokenPipeError():
             return "its process ended or was killed"
-        case TimeoutError():
+        case TimeoutError() | BlockingIOError():
             return f"it has not answered for {SILENCE_S} s"
         case msgspec.MsgspecError():
             return f"what it sent cannot be read: {one_line(str(error))}"
@@ -197,6 +198,10 @@ def _watch_over(connected: socket.socket) -> None:
     """Have the kernel find out when the other end answers no more. As far as it can."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # A message that has begun goes on, or the other end is as good as gone.
+    patience = struct.pack("ll", SILENCE_S, 0)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
     settings: Mapping[str, int] = {
         "TCP_KEEPIDLE": SILENCE_S // (PROBES + 1),
         "TCP_KEEPINTVL": SILENCE_S // (PROBES + 1),

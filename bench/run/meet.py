@@ -35,10 +35,8 @@ from bench.run.channel import (
 )
 from bench.run.hosts import Hosts, Network, Peer
 from bench.run.loopback import interface_of
-from bench.run.rendezvous import Rendezvous
+from bench.run.rendezvous import HOST_NAME, Rendezvous
 
-NAME = "BENCH_HOST_NAME"
-"""Variable with this host's name, where its own says too little."""
 TOLD = "bench/port"
 """Key of torchrun's store under which the port stands."""
 LOOK_S = 0.5
@@ -56,7 +54,7 @@ def facts_of(suite: Suite | None, machine: Machine) -> HostFacts:
     """
     read = b"" if suite is None else msgspec.json.encode(suite_without_place(suite))
     return HostFacts(
-        name=os.environ.get(NAME) or socket.gethostname(),
+        name=os.environ.get(HOST_NAME) or socket.gethostname(),
         versions=versions(),
         source=source_digest(),
         suite=hashlib.blake2b(read, digest_size=6).hexdigest(),

@@ -13,6 +13,8 @@ import msgspec
 
 from bench.errors import BenchError
 
+HOST_NAME = "BENCH_HOST_NAME"
+"""Variable with this host's name, where its own says too little."""
 PORT = 29400
 """torchrun's own where the endpoint names none."""
 JOIN_TIMEOUT_S = 600.0

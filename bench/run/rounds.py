@@ -271,7 +271,9 @@ class Runner:
             return self._launch(dataclasses.replace(step, planned=tried))
 
         case, effort = step.planned.case, step.planned.effort
-        reason = obstacle(case, effort, self._launcher.machine.memory_bytes)
+        machine = self._launcher.machine
+        hosts = 1 if machine.emulated else case.nodes  # whose memory there is
+        reason = obstacle(case, effort, machine.memory_bytes * hosts)
         if reason is not None:
             return self._unmeasured(step, "skipped", reason)
         least = 2 if _facts(case).has_batch_norm else 1

@@ -69,6 +69,15 @@ def test_rows_stand_by_hosts_and_the_speed_of_their_links() -> None:
     ]
 
 
+def test_a_terminal_has_no_room_for_a_column_of_hosts() -> None:
+    (table,) = tables_of(rows_of([], records()), compact=True)
+    assert [table.columns[0].cell(row) for row in table.rows] == [
+        "1",
+        "2",
+        *["2 on 2"] * 3,
+    ]
+
+
 def test_a_run_on_one_host_says_nothing_of_hosts() -> None:
     (table,) = tables_of(rows_of([], launches(WITHIN, 99, 100, 101)))
     assert "hosts" not in [column.heading for column in table.columns]
