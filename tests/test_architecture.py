@@ -148,7 +148,15 @@ sys.meta_path.insert(0, NoTorch())
 
 @pytest.mark.parametrize(
     "module",
-    ["bench.cli", "bench.report.page", "bench.records.store", "bench.plan.case", "bench.doctor"],
+    [
+        "bench.cli",
+        "bench.report.page",
+        "bench.report.comparison",
+        "bench.report.recommendation",
+        "bench.records.store",
+        "bench.plan.case",
+        "bench.doctor",
+    ],
 )
 def test_reading_and_reporting_need_no_torch(module: str) -> None:
     done = run_script(f"{WITHOUT_TORCH}\nimport {module}\n")

@@ -58,23 +58,40 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of devices with a figure."""
 
     @property
-    def best(self) -> Row | None:
-        """The choice."""
+    def fastest(self) -> Row | None:
+        """By its figure."""
         return self.eligible[0] if self.eligible else None
 
     @property
     def tied(self) -> list[Row]:
-        """Rows that noise does not tell from the choice."""
+        """Rows that noise does not tell from the fastest."""
         pairs = zip(self.eligible[1:], self.leads, strict=True)
         return [row for row, lead in pairs if lead.verdict != "faster"]
 
     @property
+    def best(self) -> Row | None:
+        """The choice: of the fastest and its equals, the one with the fewest settings.
+
+        A setting that brings nothing that noise would not explain is not worth having.
+        """
+        return min(
+            [*self.eligible[:1], *self.tied], key=lambda row: len(row.settings), default=None
+        )
+
+    @property
+    def runner_up(self) -> Row | None:
+        """The fastest of the others."""
+        return next((row for row in self.eligible if row is not self.best), None)
+
+    @property
     def unchanged(self) -> Row | None:
-        """The fastest in fp32 with the smallest batch of all; None if it is the choice."""
-        plain = [row for row in self.eligible if row.case.precision == "fp32"]
+        """The fastest in fp32 with the smallest batch of all, where the choice is another."""
+        best = self.best
         least = min((row.case.global_batch for row in self.eligible), default=0)
-        found = next((row for row in plain if row.case.global_batch == least), None)
-        return None if found is self.best else found
+        if best is None or (best.case.precision, best.case.global_batch) == ("fp32", least):
+            return None
+        plain = [row for row in self.eligible if row.case.precision == "fp32"]
+        return next((row for row in plain if row.case.global_batch == least), None)
 
     @property
     def with_less(self) -> Row | None:

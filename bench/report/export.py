@@ -61,6 +61,7 @@ class Flat(msgspec.Struct, frozen=True, kw_only=True):
     units_per_s: float | None
     units_per_s_low: float | None
     units_per_s_high: float | None
+    units_per_s_per_device: float | None
     samples_per_s: float | None
     samples_per_s_low: float | None
     samples_per_s_high: float | None
@@ -111,6 +112,9 @@ def flat(run: str, row: Row) -> Flat:
         is_struck_out=row.is_proved_wrong,
         unit=row.unit,
         **_ends("units_per_s", row.samples_per_s, row.units_per_sample),
+        units_per_s_per_device=None
+        if row.samples_per_s is None
+        else row.samples_per_s.value * row.units_per_sample / case.world_size,
         **_ends("samples_per_s", row.samples_per_s),
         launches=len(row.launches),
         **_ends("speedup", row.speedup.ratio),

@@ -28,7 +28,8 @@ Name = Callable[[Case], str]
 TO_READ = """\
 Eligible are rows of this run alone that were measured on exactly so many devices, whose proof found
 that they train as one device does, and that fit into the memory. A difference is clear if it is so
-among all pairs of eligible rows, and larger than what equal cases, measured twice, differed by.
+among all pairs of eligible rows, and larger than what equal cases, measured twice, differed by. Of
+the fastest row and all that noise does not tell from it, the one with fewest settings is chosen.
 Memory is that of the steps measured; other batches and sequence lengths need other amounts."""
 
 
@@ -54,8 +55,10 @@ def _answer_data(answer: Answer, run: str) -> dict[str, Any]:
         "choice": None if best is None else flat(run, best),
         "needs_bytes": None if need is None else need.bytes,
         "needs_kind": None if need is None else need.kind,
-        "others": [
-            {"row": flat(run, row), "choice_over_it": lead.ratio, "verdict": lead.verdict}
+        "fastest": None if answer.fastest is None else answer.fastest.case.id,
+        "runner_up": None if answer.runner_up is None else answer.runner_up.case.id,
+        "eligible_beside_the_fastest": [
+            {"row": flat(run, row), "fastest_over_it": lead.ratio, "verdict": lead.verdict}
             for row, lead in zip(answer.eligible[1:], answer.leads, strict=True)
         ],
         "ruled_out": [{"id": one.row.case.id, "reason": one.reason} for one in answer.ruled_out],
@@ -133,12 +136,17 @@ def _figure(row: Row) -> str:
 def _why(answer: Answer, name: Name, memory_gib: float | None) -> Iterator[str]:
     best = answer.best
     assert best is not None, "there is an answer"
-    del name
-    others = len(answer.eligible) - 1
-    of_how_many = f"the fastest of {others + 1} eligible rows" if others else "the one eligible row"
-    size = f", on the most devices that were measured, {answer.devices}"
-    size = "" if answer.is_asked else size
-    yield f"Why: {of_how_many}{size}: {_figure(best)}"
+    size = "" if answer.is_asked else f", on the most devices measured, {answer.devices}"
+    count = plural(len(answer.eligible), "eligible row")
+    if len(answer.eligible) == 1:
+        why = "the one eligible row"
+    elif best is answer.fastest:
+        why = f"the fastest of {count}"
+    else:
+        assert answer.fastest is not None, "there is an answer"
+        fewer = f"noise does not tell it from the fastest, {name(answer.fastest.case)}"
+        why = f"of {count}, {fewer}, and it has fewer settings"
+    yield f"Why: {why}{size}: {_figure(best)}"
     if best.speedup.ratio is not None and not best.speedup.is_baseline:
         gain = {
             "faster": "",
@@ -165,39 +173,46 @@ def _memory(best: Row, memory_gib: float | None) -> str:
 
 
 def _runner_up(answer: Answer, name: Name) -> Iterator[str]:
-    if not answer.leads:
+    second = answer.runner_up
+    if second is None:
         yield "Runner-up: none, since no other row is eligible"
         return
-    second, lead = answer.eligible[1], answer.leads[0]
+    lead = answer.leads[0] if answer.best is answer.fastest else _over(answer, answer.best)
     yield f"Runner-up: {name(second.case)}, {_figure(second)}; {_lead(lead)}"
-    tied = answer.tied
-    if len(tied) > 1 or (tied and tied[0] is not second):
-        names = "; ".join(name(row.case) for row in tied[:MOST_NAMED])
-        more = len(tied) - MOST_NAMED
-        yield f"Noise does not tell it from: {names}" + (f"; and {more} more" if more > 0 else "")
-    plainest = min([answer.eligible[0], *tied], key=lambda row: len(row.settings))
-    if plainest is not answer.best:
-        yield f"Of these, {name(plainest.case)} has the fewest settings: the simpler choice"
-    small = [(need.bytes, row) for row in [answer.eligible[0], *tied] if (need := need_of(row))]
+    equals = [row for row in answer.tied if row is not answer.best and row is not second]
+    if equals:
+        names = "; ".join(name(row.case) for row in equals[:MOST_NAMED])
+        more = len(equals) - MOST_NAMED
+        yield f"Nor does noise tell the fastest from: {names}" + (
+            f"; and {more} more" if more > 0 else ""
+        )
+    alike = [*answer.eligible[:1], *answer.tied]
+    small = [(need.bytes, row) for row in alike if (need := need_of(row))]
     if len(small) > 1:
         size, row = min(small, key=lambda one: one[0])
         if row is not answer.best:
             yield (
-                f"Of these, {name(row.case)} needs the least memory: "
+                f"Of all these, {name(row.case)} needs the least memory: "
                 f"{cells.significant(size / GIB)} GiB"
             )
 
 
+def _over(answer: Answer, row: Row | None) -> Comparison:
+    """The fastest over another row."""
+    pairs = zip(answer.eligible[1:], answer.leads, strict=True)
+    return next(lead for other, lead in pairs if other is row)
+
+
 def _lead(lead: Comparison) -> str:
-    """How far the choice is ahead."""
+    """How far the fastest is ahead of the next."""
     ratio = lead.ratio
     assert ratio is not None, "both have figures"
     if ratio.low is None or ratio.high is None:
-        return f"the choice is ahead by {ratio.value - 1:.1%}, with one launch: nothing is sure"
+        return f"the faster one is ahead by {ratio.value - 1:.1%}, with one launch: nothing is sure"
     ends = f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
     if lead.verdict == "faster":
         return f"the choice is clearly faster, by {ends}"
-    return f"no clear difference, {ends}: noise may explain it"
+    return f"no clear difference, {ends} for the faster one: noise may explain it"
 
 
 def _caveats(answer: Answer, name: Name) -> Iterator[str]:

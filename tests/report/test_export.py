@@ -49,6 +49,7 @@ def test_csv_has_a_line_for_each_case_failed_ones_too(
     low, middle, high = (float(ddp[f"samples_per_s{end}"]) for end in ("_low", "", "_high"))
     assert low < 180 * 0.9999 < high
     assert middle == pytest.approx(180, rel=1e-3)
+    assert float(ddp["units_per_s_per_device"]) == pytest.approx(90, rel=1e-3)
     assert float(ddp["speedup"]) == pytest.approx(1.8)
     assert (failed["status"], failed["reason"], failed["samples_per_s"]) == ("failed", "boom", "")
 

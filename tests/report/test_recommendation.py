@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     records = [
         *around(SINGLE, 100),
         *around(PAIR, 180),
-        *around(CAPPED, 181),
+        *around(CAPPED, 250),
         *launches(FSDP, 1, **FAILED),
     ]
     return folder(tmp_path / "run", records)
@@ -42,11 +42,10 @@ def test_the_page_has_the_choice_its_reason_and_its_program(
     page = capsys.readouterr().out
     assert page.startswith("# What to use on 2 devices, 24 GiB each\n")
     assert "**ddp(bucket\\_cap\\_mb=4)** on 2 devices." in page
-    assert "- Why: the fastest of 2 eligible rows: 181 ± " in page
-    assert "- Speedup over one device: 1.81 (" in page
+    assert "- Why: the fastest of 2 eligible rows: 250 ± " in page
+    assert "- Speedup over one device: 2.50 (" in page
     assert "- Runner-up: ddp, 180 ± " in page
-    assert "; no clear difference, +0.6% (" in page
-    assert "- Of these, ddp has the fewest settings" in page
+    assert "; the choice is clearly faster, by +38.9% (" in page
     assert "- fsdp: failed: boom" in page
     program = page.partition("```python\n")[2].partition("```")[0]
     (call,) = [
@@ -61,11 +60,27 @@ def test_the_answer_as_data(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     (answer,) = json.loads(capsys.readouterr().out)["answers"]
     assert answer["choice"]["label"] == "ddp(bucket_cap_mb=4)"
     assert answer["devices"] == 2
-    assert [one["verdict"] for one in answer["others"]] == ["no clear difference"]
+    assert answer["fastest"] == CAPPED.id
+    assert answer["runner_up"] == PAIR.id
+    assert [one["verdict"] for one in answer["eligible_beside_the_fastest"]] == ["faster"]
     assert "bucket_cap_mb=4" in answer["code"]
     out = tmp_path / "page.md"
     assert recommend(run, "--out", out) == 0
     assert "```python" in out.read_text(encoding="utf-8")
+
+
+def test_a_setting_that_brings_nothing_clear_is_not_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = folder(tmp_path / "close", [*around(PAIR, 180), *around(CAPPED, 181)])
+    assert recommend(place) == 0
+    page = capsys.readouterr().out
+    assert "**ddp** on 2 devices." in page
+    assert "noise does not tell it from the fastest, ddp(bucket\\_cap\\_mb=4)" in page
+    assert "and it has fewer settings, on the most devices measured, 2: 180 ± " in page
+    assert "- Runner-up: ddp(bucket\\_cap\\_mb=4), 181 ± " in page
+    assert "; no clear difference, +0.6% (" in page
+    assert "bucket_cap_mb" not in page.partition("```python")[2]
 
 
 def test_a_memory_that_nothing_fits_is_an_answer_with_exit_code_1(

@@ -22,6 +22,10 @@ from bench.report.snippet.pieces import NoProgramError
 from bench.report.snippet.program import command, program
 from bench.report.snippet.wrappers import DEFAULTS, WRAPPERS
 from bench.run.launch import Launcher
+from bench.strategies import ddp
+from bench.strategies.base import Context
+from bench.strategies.ddp_options import DDPOptions
+from bench.strategies.deepspeed import DeepSpeedOptions, engine_config
 from tests.fakes import make_case
 from tests.strategies.variants import VARIANTS
 
@@ -118,6 +122,48 @@ def test_a_reference_implementation_is_no_program() -> None:
         program(case_of("tests.fakes:OWN"))
     with pytest.raises(NoProgramError, match="the option newer of ddp"):
         program(case_of("ddp", {"newer": 1}))
+
+
+def calls_in(text: str, name: str) -> list[dict[str, str]]:
+    """Keyword arguments of each call of a function in a program."""
+    return [
+        {str(one.arg): ast.unparse(one.value) for one in node.keywords}
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    ]
+
+
+@pytest.mark.parametrize("options", [one for one in VARIANTS["ddp"] if not LOSSY & one.keys()])
+def test_ddp_is_given_what_it_was_measured_with(options: dict[str, Any]) -> None:
+    (given,) = calls_in(program(case_of("ddp", options)), "DistributedDataParallel")
+    assert given.pop("device_ids") == "[local_rank]"
+    measured = ddp.arguments(msgspec.convert(options, DDPOptions))
+    assert {name: ast.literal_eval(value) for name, value in given.items()} == measured
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True},
+        {"stage": 3, "offload_optimizer": "cpu", "stage3_max_reuse_distance": 5},
+    ],
+)
+def test_deepspeed_is_told_what_it_was_measured_with(options: dict[str, Any]) -> None:
+    case = case_of("deepspeed", options, precision="bf16-amp", accumulation_steps=4)
+    (assigned,) = [
+        node.value for node in ast.walk(ast.parse(program(case)))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "config"
+    ]  # fmt: skip
+    context = Context(
+        device=torch.device("cpu"), rank=0, world_size=4, precision="bf16-amp",
+        accumulation_steps=4, options=None,
+    )  # fmt: skip
+    measured = engine_config(msgspec.convert(options, DeepSpeedOptions), context)
+    del measured["timers"]  # which are the harness's own
+    measured["train_micro_batch_size_per_gpu"] = case.per_device_batch
+    told = ast.literal_eval(assigned)
+    assert told == measured
 
 
 EVIL = '"); import os; os.system("echo owned"); ("'
