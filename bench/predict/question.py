@@ -9,11 +9,12 @@ import msgspec
 
 from bench.errors import BenchError
 from bench.plan.case import Scaling
-from bench.predict.catalogue import Site, catalogue, network_of, site_of
+from bench.predict.catalogue import catalogue, network_of
 from bench.predict.curve import of_rows
 from bench.predict.network import Network, Places
-from bench.predict.published import profile_of, single_of
+from bench.predict.published_profile import profile_of, single_of
 from bench.predict.scoreboard import expected_errors, published_scores
+from bench.predict.site import Site, site_of
 from bench.predict.sweep import Question, places_of
 from bench.records.collectives import Collective, iterate_collectives
 from bench.records.profile import Contention, Profile, read_profile

@@ -10,10 +10,12 @@ import torchvision
 
 from bench.errors import BenchError
 from bench.predict.architectures import layers_of
-from bench.predict.catalogue import catalogue, gigabits, network_of, published, site_of
+from bench.predict.catalogue import catalogue, gigabits, network_of, published
 from bench.predict.network import Places, cost
-from bench.predict.published import Point, points, profile_of, single_of
+from bench.predict.published import Point, points
+from bench.predict.published_profile import profile_of, single_of
 from bench.predict.scoreboard import LOADER, expected_errors, published_scores
+from bench.predict.site import site_of
 from bench.records.profile import fault_of_profile
 from bench.records.scaling import Scored
 from bench.report.prediction import mean_error
