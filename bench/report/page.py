@@ -9,6 +9,7 @@ import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report import batches
+from bench.report.beside import beside, predictions_of
 from bench.report.charts import CHANGE, are_readable, write_charts
 from bench.report.drawing import Chart
 from bench.report.markup import escape, picture
@@ -145,7 +147,8 @@ def write_report(folder: Path) -> Path:
     info, records, rows = load(folder)
     tables = tables_of(rows)
     path = folder / REPORT
-    text = markdown(info, records, tables, _draw(tables, folder / CHARTS))
+    charts = _draw(tables, folder / CHARTS)
+    text = markdown(info, records, tables, charts, predictions_of(folder))
     try:
         write_atomically(path, text.encode())
     except OSError as error:
@@ -169,6 +172,7 @@ def markdown(
     records: Sequence[Record],
     tables: Sequence[Table],
     charts: Sequence[Sequence[Chart]] = (),
+    predicted: Mapping[str, Record] = MappingProxyType({}),
 ) -> str:
     """The whole report as GitHub renders it.
 
@@ -177,6 +181,7 @@ def markdown(
         records: for their numbers.
         tables: of its rows.
         charts: of each table, in a folder beside the page.
+        predicted: rows that were computed, by case id, to stand beside the measured ones.
     """
     name, description = (str(info.suite.get(key, "")) for key in ("name", "description"))
     rows = [row for table in tables for row in table.rows]
@@ -184,7 +189,7 @@ def markdown(
     for table, drawn in itertools.zip_longest(tables, charts, fillvalue=()):
         assert isinstance(table, Table)
         parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}."]
-        parts += section(table, drawn)
+        parts += [*section(table, drawn), beside(table.rows, predicted)]
         if not are_readable(table.rows):
             parts.append(f"No charts: {len(table.rows)} rows are more than one could read in them.")
         own = {_chart_stem(one) for one in table.settings}
