@@ -133,6 +133,8 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
         scaling=rule,
         accumulation_steps=accumulation_steps,
     )
+    if question.profile.case.device == "cpu" and curve is None:
+        say(f"warning: the profile is of a CPU, and the links are {question.network.name}")
     ways = ways_of(strategies)
     if best:
         choice = choose(question, site.places, [way.strategy for way in ways])

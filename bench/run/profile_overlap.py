@@ -18,6 +18,8 @@ from bench.run.rank import Rank
 
 BESIDE_STEPS = 8.0
 """Lengths of a step for which collectives go on beside it."""
+ALONE_STEPS = 5
+"""Without any beside them."""
 MESSAGE_BYTES = 25 * 2**20
 """Of each: DDP's bucket."""
 
@@ -31,6 +33,9 @@ def measure_overlap(engine: Engine, rank: Rank, step_s: float) -> Contention | N
     """
     if rank.processes == 1:
         return None
+    # In blocks of one step each, as those beside the row are: what a block costs is in both.
+    alone = [run_block(engine, 1).elapsed_s for _ in range(ALONE_STEPS)]
+    own_s = rank.slowest(statistics.median(alone))
     messages = [torch.zeros(MESSAGE_BYTES // 4, device=rank.device.torch_device) for _ in range(2)]
     alone_s = _row_s(messages, 3, rank)
     count = max(int(rank.slowest(BESIDE_STEPS * step_s) / alone_s), 2)
@@ -49,7 +54,7 @@ def measure_overlap(engine: Engine, rank: Rank, step_s: float) -> Contention | N
     rate = on_bus / row_s
     return Contention(
         source="measured",
-        stolen_s_per_byte=max(1 - step_s / beside_s, 0.0) / rate,
+        stolen_s_per_byte=max(1 - own_s / beside_s, 0.0) / rate,
         most_bus_bytes_per_s=rate if row_s > count * alone_s else None,
     )
 
