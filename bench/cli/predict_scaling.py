@@ -90,6 +90,10 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
     per_device_batch: Annotated[
         int | None, typer.Option(min=1, help="And their number in a step.")
     ] = None,
+    gradient_mib: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=1e9, help="Of any other model: MiB of its gradients."),
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="And its optimizer: sgd, adam, lamb.")] = "sgd",
     curve: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of bench comm: links of a host as measured.")
@@ -128,6 +132,7 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
         model=model,
         throughput=throughput,
         per_device_batch=per_device_batch,
+        gradient_mib=gradient_mib,
         optimizer=optimizer,
         curve=curve,
         scaling=rule,

@@ -29,6 +29,8 @@ class Single(msgspec.Struct, frozen=True, kw_only=True):
     """One device of a published table."""
 
     model: str
+    made: Architecture | None = None
+    """How the model is built; None where the catalogue knows it by its name."""
     device: str
     optimizer: str
     step_s: float
@@ -48,21 +50,38 @@ def single_of(
     per_device_batch: int,
     optimizer: str = "sgd",
     precision: Precision = "fp32",
+    gradient_bytes: int | None = None,
 ) -> Single:
     """One device by its throughput, in samples a second.
+
+    Args:
+        model: of the catalogue; any name where ``gradient_bytes`` are given.
+        device: of the catalogue.
+        throughput: of one device.
+        per_device_batch: of that figure.
+        optimizer: for its time.
+        precision: for the row.
+        gradient_bytes: of a model that the catalogue does not know: taken as equal pieces.
 
     Raises:
         BenchError: a model or an optimizer that nothing is known of.
     """
     models = catalogue().models
-    if model not in models:
-        raise BenchError(f"no model {model!r} is known{did_you_mean(model, models)}")
+    made = None
+    if gradient_bytes is not None:
+        made = Architecture(kind="even", unit="sample", parameters=max(gradient_bytes // WORD, 1))
+    elif model not in models:
+        raise BenchError(
+            f"no model {model!r} is known{did_you_mean(model, models)}; of any other, say how many "
+            "bytes its gradients have"
+        )
     if optimizer not in OPTIMIZER_WORDS:
         raise BenchError(f"no optimizer {optimizer!r}{did_you_mean(optimizer, OPTIMIZER_WORDS)}")
     if not throughput > 0:
         raise BenchError(f"a throughput must be above 0, not {throughput}")
     return Single(
         model=model,
+        made=made,
         device=device,
         optimizer=optimizer,
         step_s=per_device_batch / throughput,
@@ -73,7 +92,7 @@ def single_of(
 
 def profile_of(single: Single, known: Catalogue) -> Profile:
     """The profile of a device that was never seen, from a published figure of it."""
-    made = known.models[single.model]
+    made = single.made or known.models[single.model]
     device = known.device(single.device)
     layers = layers_of(made)
     words = sum(sum(layer.parameters) for layer in layers)

@@ -78,6 +78,22 @@ def test_a_tied_weight_is_ready_when_backward_ends() -> None:
     assert (last.name, last.bytes) == ("tokens.0", 4 * 267_735 * 512)
 
 
+def test_any_other_model_is_equal_pieces_of_its_gradients() -> None:
+    single = single_of(
+        model="mine",
+        device="V100",
+        throughput=10,
+        per_device_batch=5,
+        gradient_bytes=40 * 2**20 + 400,
+    )
+    made = profile_of(single, catalogue())
+    assert fault_of_profile(made) is None
+    assert made.step_s == pytest.approx(0.5)
+    assert [one.bytes for one in made.gradients[:2]] == [400, 2**20]
+    assert made.gradient_bytes == 40 * 2**20 + 400
+    assert [one.bytes // 2**20 for one in made.units] == [16, 16, 8, 0]
+
+
 def test_what_nothing_is_known_of_is_refused() -> None:
     with pytest.raises(BenchError, match="did you mean 'resnet50'"):
         single_of(model="resnet5", device="V100", throughput=1, per_device_batch=1)

@@ -139,6 +139,7 @@ def test_a_question_needs_a_profile_or_a_figure() -> None:
             "model": None,
             "throughput": None,
             "per_device_batch": None,
+            "gradient_mib": None,
             "optimizer": "sgd",
             "curve": None,
             "scaling": "weak",
