@@ -87,7 +87,9 @@ def beside(
     for folder in study.folders:
         found: list[tuple[Prediction, Profile]] = []
         for cell in cells_of(iterate_records(folder)):
-            one = _predicted(cell, profiles, study)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # ``score`` has named what is not predicted
+                one = _predicted(cell, profiles, study)
             if one is not None:
                 profile = next(p for p in profiles if _is_of(p.case, cell.case))
                 # The case itself, with what a prediction knows nothing of.

@@ -101,7 +101,7 @@ def _ddp_backwards(plan: Plan, profile: Profile, case: Case) -> list[int]:
             sent = plan.communicate(
                 numbered("buffers", number), "broadcast", profile.buffer_bytes, before
             )
-            ready = [plan.compute("buffers out", profile.kernel_s * profile.buffers, [sent])]
+            ready = [plan.compute("buffers out", _buffers_s(profile), [sent])]
         _synchronise_layers(plan, profile, case, "forward")
         plan.compute(numbered("forward", number), profile.forward_s, ready)
         if is_due:
@@ -151,8 +151,17 @@ def _ddp_backward(
     return [len(plan.tasks) - 1]
 
 
+def _buffers_s(profile: Profile) -> float:
+    """Of all buffers out of the message that they came in."""
+    if profile.wrapper_forward_s is not None:
+        return profile.wrapper_forward_s
+    return profile.kernel_s * profile.buffers
+
+
 def _copy_s(profile: Profile, size: int) -> float:
     """Of one gradient into its bucket or out of it."""
+    if profile.wrapper_backward_s is not None:
+        return profile.wrapper_backward_s / 2 * size / profile.gradient_bytes
     return max(profile.kernel_s, size * profile.copy_s_per_byte)
 
 

@@ -26,6 +26,7 @@ from bench.run.phases import DONE, Notebook
 from bench.run.process import Place, carry_out, enter
 from bench.run.profile_marks import copying, laid_out, marked
 from bench.run.profile_overlap import measure_overlap
+from bench.run.profile_wrapper import wrapped_parts
 from bench.run.rank import Rank
 from bench.run.worker import join_group
 from bench.strategies.base import local_bytes
@@ -97,6 +98,7 @@ class _Profiling:
             )
         device.set_precision(told.case.precision)
         profile = measure(rank)
+        profile = _with_wrapper(profile, rank, told)
         if place.rank == 0:
             (Path(told.folder) / FILE).write_bytes(msgspec.json.encode(profile))
         rank.note(phase=DONE)
@@ -107,8 +109,9 @@ class _Profiling:
 
     def leave(self) -> None:
         """See ``Work``."""
-        if self._rank is not None and self._rank.has_group:
-            self._rank.slowest(0.0)
+        if distributed.is_initialized():
+            if self._rank is not None:
+                self._rank.slowest(0.0)
             distributed.destroy_process_group()
 
 
@@ -122,6 +125,18 @@ def _as_assignment(told: ProfileAssignment) -> Assignment:
         started_s=time.monotonic(),
         cores=told.cores,
         environment=told.environment,
+    )
+
+
+def _with_wrapper(profile: Profile, rank: Rank, told: ProfileAssignment) -> Profile:
+    """With what DDP adds; never less than nothing, which noise may show."""
+    gc.collect()
+    rank.note(phase="wrapper")
+    parts = wrapped_parts(rank, told.backend, steps=profile.steps, launch_s=told.launch_s)
+    return msgspec.structs.replace(
+        profile,
+        wrapper_forward_s=max(parts["forward"] - profile.forward_s, 0.0),
+        wrapper_backward_s=max(parts["backward"] - profile.backward_s, 0.0),
     )
 
 

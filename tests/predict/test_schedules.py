@@ -50,6 +50,15 @@ def test_copies_into_buckets_and_out_of_them_cost_both_ways_or_one() -> None:
     assert least.step_s - view.step_s == pytest.approx(0.4)
 
 
+def test_what_the_wrapper_was_measured_to_add_stands_for_its_copies() -> None:
+    made = profile(copy_s_per_byte=9.0, wrapper_backward_s=0.4, wrapper_forward_s=0.3, buffers=1)
+    plain = predict(profile(), network(QUICK), wanted())
+    both = predict(made, network(QUICK), wanted())
+    assert both.step_s - plain.step_s == pytest.approx(0.7)
+    view = predict(made, network(QUICK), wanted(options={"gradient_as_bucket_view": True}))
+    assert both.step_s - view.step_s == pytest.approx(0.2)
+
+
 def test_a_hook_sends_half_and_takes_two_copies_more() -> None:
     made = profile(copy_s_per_byte=0.1 / MIB)
     cap = {"bucket_cap_mb": 100}
