@@ -25,6 +25,8 @@ SITE = re.compile(
     r"(?:\s+at\s+(?P<between>[\d.x \t]+[GM]bit(?:/s)?))?\s*",
     re.IGNORECASE,
 )
+MEMORY = re.compile(r"\b\d+ GB\b|\bSXM\d?\b", re.IGNORECASE)
+"""What a device's name may have beside its family: links do not depend on it."""
 DEFAULT_SITE = "A100 80 GB NVLink"
 """Of a description that names no device."""
 
@@ -44,15 +46,18 @@ def site_of(text: str) -> Site:
     hosts, per_host = int(match["hosts"] or 1), int(match["count"])
     if not hosts or not per_host:
         raise BenchError(f"{text!r} describes no devices: there must be at least one")
-    name = (match["name"] or DEFAULT_SITE).strip()
+    name = _spelled(match["name"] or DEFAULT_SITE)
     known = catalogue()
     device = _longest(name, [(one.name, one) for one in known.devices])
+    if device is None:  # without its memory: the first of its family
+        family = name.split()[0].casefold() if name else ""
+        device = next((d for d in known.devices if d.name.split()[0].casefold() == family), None)
     if device is None:
         names = [one.name for one in known.devices]
         raise BenchError(f"{text!r}: no device {name!r}{did_you_mean(name, names)}")
-    rest = name[len(device.name) :].strip() or "NVLink"
     family = device.name.split()[0]
-    link = known.link(f"{family} {rest}" if not rest.casefold().startswith("pcie") else rest)
+    rest = MEMORY.sub("", name[len(family) :]).strip() or "NVLink"
+    link = known.link(rest if rest.casefold().startswith("pcie") else f"{family} {rest}")
     between = match["between"]
     if hosts > 1 and between is None:
         raise BenchError(f"{text!r}: say how fast hosts are linked, as in 'at 100 Gbit/s'")
@@ -62,6 +67,15 @@ def site_of(text: str) -> Site:
         between=between.strip() if between else None,
         places=Places(hosts=hosts, per_host=per_host),
     )
+
+
+def _spelled(text: str) -> str:
+    """A name with one blank between its words, and before its unit.
+
+    >>> _spelled(" A100  80GB NVLink")
+    'A100 80 GB NVLink'
+    """
+    return " ".join(re.sub(r"(\d)\s*GB\b", r"\1 GB", text, flags=re.IGNORECASE).split())
 
 
 def _longest(name: str, known: list[tuple[str, Device]]) -> Device | None:

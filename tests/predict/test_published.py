@@ -145,6 +145,10 @@ def test_devices_that_somebody_may_rent() -> None:
     dear = site_of("2 hosts x 4 x H100 NVLink at 4 x 200 Gbit/s")
     assert (dear.link, dear.between, dear.places.ranks) == ("H100 NVLink", "4 x 200 Gbit/s", 8)
     assert site_of("4 x V100 PCIe 3").link == "PCIe 3"
+    for text in ("8 x A100 80GB NVLink", "8 x a100 80 gb SXM4 NVLink", "8 x A100 80 GB"):
+        assert (site_of(text).device.name, site_of(text).link) == ("A100 80 GB", "A100 NVLink")
+    assert site_of("8 x V100 32GB NVLink").device.name == "V100"
+    assert site_of("8 x A100 NVLink").device.name == "A100 40 GB"
 
 
 @pytest.mark.parametrize(

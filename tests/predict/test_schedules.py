@@ -67,6 +67,16 @@ def test_a_hook_sends_half_and_takes_two_copies_more() -> None:
     assert plain.step_s - half.step_s == pytest.approx(2.0 - 2 * 0.4)
 
 
+def test_a_search_for_unused_parameters_sends_one_message_more() -> None:
+    found = predict(profile(), network(), wanted(options={"find_unused_parameters": True}))
+    (used,) = [span for span in found.spans if span.task.name == "which parameters were used"]
+    assert used.task.bytes == 4 * 4
+    static = {"find_unused_parameters": True, "static_graph": True}
+    assert "which parameters were used" not in names(
+        predict(profile(), network(), wanted(options=static))
+    )
+
+
 def test_buffers_are_sent_before_forward() -> None:
     made = profile(buffers=3, buffer_bytes=2 * MIB)
     sent = predict(made, network(), wanted())
