@@ -90,6 +90,10 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
     per_device_batch: Annotated[
         int | None, typer.Option(min=1, help="And their number in a step.")
     ] = None,
+    gradient_mib: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=1e9, help="Of any other model: MiB of its gradients."),
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="And its optimizer: sgd, adam, lamb.")] = "sgd",
     curve: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of bench comm: links of a host as measured.")
@@ -128,11 +132,14 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
         model=model,
         throughput=throughput,
         per_device_batch=per_device_batch,
+        gradient_mib=gradient_mib,
         optimizer=optimizer,
         curve=curve,
         scaling=rule,
         accumulation_steps=accumulation_steps,
     )
+    if question.profile.case.device == "cpu" and curve is None:
+        say(f"warning: the profile is of a CPU, and the links are {question.network.name}")
     ways = ways_of(strategies)
     if best:
         choice = choose(question, site.places, [way.strategy for way in ways])
@@ -168,6 +175,10 @@ def score(
         list[Path] | None,
         typer.Option(metavar="PAGE", help="Put the tables of published rows into a page, too."),
     ] = None,
+    beside: Annotated[
+        bool,
+        typer.Option("--beside", help="Put predictions into each run's folder, for its report."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """How wrong predictions are: published tables, and studies that were measured here."""
@@ -189,14 +200,21 @@ def score(
     if not folders:
         print_text(text)
         return
-    from bench.predict.measured import read_study
+    from bench.predict.measured import beside as predict_beside
     from bench.predict.measured import score as score_study
+    from bench.predict.study import read_study
+    from bench.predict.write import write_beside
     from bench.report.prediction_measured import measured_board
 
-    boards = [(folder, score_study(read_study(folder), fit_on=fit_on)) for folder in folders]
+    studies = [(folder, read_study(folder)) for folder in folders]
+    boards = [(folder, score_study(study, fit_on=fit_on)) for folder, study in studies]
+    for _, study in studies if beside else []:
+        for run, found in predict_beside(study, fit_on=fit_on):
+            write_beside(run, found)
+            say(f"predictions beside {run}; bench report {run} shows them")
     if json:
         print_json({str(folder): board for folder, board in boards})
         return
     for folder, board in boards:
-        found = measured_board(board.scores, board.regrets, under_twice=board.under_twice)
-        print_text(f"{folder}\n\n{found}\n")
+        text = measured_board(board.scores, board.regrets, under_twice=board.under_twice)
+        print_text(f"{folder}\n\n{text}\n")

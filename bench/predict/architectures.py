@@ -37,7 +37,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a published model is built; fields as its kind needs them."""
 
-    kind: Literal["resnet", "gpt", "transformer-xl", "ncf"]
+    kind: Literal["resnet", "gpt", "transformer-xl", "ncf", "even"]
     unit: str
     blocks: tuple[int, ...] = ()
     groups: int = 1
@@ -53,6 +53,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     users: int = 0
     items: int = 0
     factors: int = 0
+    parameters: int = 0
+    """Of a model of which nothing else is known."""
 
 
 def layers_of(made: Architecture) -> list[Layer]:
@@ -66,7 +68,28 @@ def layers_of(made: Architecture) -> list[Layer]:
             return _transformer_xl(made)
         case "ncf":
             return _ncf(made)
+        case "even":
+            return _even(made)
     raise BenchError(f"no architecture {made.kind}")
+
+
+PIECE, PIECES_OF_UNIT = 2**18, 16
+"""Elements of each parameter of such a model: 1 MiB; and how many of them FSDP would gather."""
+
+
+def _even(made: Architecture) -> list[Layer]:
+    """Equal pieces, each for an equal share of the work; what is left over is the last one's."""
+    whole, rest = divmod(made.parameters, PIECE)
+    sizes = [PIECE] * whole + ([rest] if rest else [])
+    return [
+        Layer(
+            name=f"piece {number}",
+            parameters=(size,),
+            macs=size,
+            unit=f"unit {number // PIECES_OF_UNIT}",
+        )
+        for number, size in enumerate(sizes)
+    ]
 
 
 def _resnet(made: Architecture) -> list[Layer]:

@@ -13,7 +13,7 @@ import yaml
 from bench.errors import BenchError, did_you_mean
 from bench.predict.architectures import Architecture
 from bench.predict.curve import Curve, Timed, fit
-from bench.predict.network import Level, Network, Places
+from bench.predict.network import Level, Network
 
 FOLDER = Path(__file__).parent
 GIGABIT = 1e9 / 8
@@ -245,63 +245,3 @@ def _curve(one: PublishedCurve) -> Curve:
     return fit(
         (size, factor * size / (1e9 * rate)) for size, rate in zip(sizes, rates, strict=True)
     )
-
-
-class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices that somebody may rent."""
-
-    device: Device
-    link: str
-    between: str | None
-    places: Places
-
-
-SITE = re.compile(
-    r"(?:(?P<hosts>\d+)\s*hosts?\s*x\s*)?(?P<count>\d+)(?:\s*x\s*(?P<name>[^,@]*?))?"
-    r"(?:\s+at\s+(?P<between>[\d.x \t]+[GM]bit(?:/s)?))?\s*",
-    re.IGNORECASE,
-)
-DEFAULT_SITE = "A100 80 GB NVLink"
-"""Of a description that names no device."""
-
-
-def site_of(text: str) -> Site:
-    """Read ``8 x A100 80 GB NVLink`` or ``4 hosts x 8 at 100 Gbit/s``.
-
-    Raises:
-        BenchError: it cannot be read, or names what is not known.
-    """
-    match = SITE.fullmatch(text.strip())
-    if match is None:
-        raise BenchError(
-            f"{text!r} describes no devices; write '8 x A100 80 GB NVLink' or "
-            "'4 hosts x 8 x A100 80 GB NVLink at 100 Gbit/s'"
-        )
-    hosts, per_host = int(match["hosts"] or 1), int(match["count"])
-    if not hosts or not per_host:
-        raise BenchError(f"{text!r} describes no devices: there must be at least one")
-    name = (match["name"] or DEFAULT_SITE).strip()
-    known = catalogue()
-    device = _longest(name, [(one.name, one) for one in known.devices])
-    if device is None:
-        names = [one.name for one in known.devices]
-        raise BenchError(f"{text!r}: no device {name!r}{did_you_mean(name, names)}")
-    rest = name[len(device.name) :].strip() or "NVLink"
-    family = device.name.split()[0]
-    link = known.link(f"{family} {rest}" if not rest.casefold().startswith("pcie") else rest)
-    between = match["between"]
-    if hosts > 1 and between is None:
-        raise BenchError(f"{text!r}: say how fast hosts are linked, as in 'at 100 Gbit/s'")
-    return Site(
-        device=device,
-        link=link.name,
-        between=between.strip() if between else None,
-        places=Places(hosts=hosts, per_host=per_host),
-    )
-
-
-def _longest(name: str, known: list[tuple[str, Device]]) -> Device | None:
-    """The device whose whole name, or first word of it, the text begins with."""
-    folded = name.casefold()
-    whole = [one for own, one in known if folded.startswith(own.casefold())]
-    return max(whole, key=lambda one: len(one.name), default=None)

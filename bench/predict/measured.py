@@ -1,141 +1,31 @@
-"""Predictions of what was measured here: cells of runs over links of known rate.
+"""Predictions of what was measured here, cell by cell.
 
-A study is a folder: ``profiles/*.json``, one a workload; ``links/NAME/collectives.jsonl``, what
-``bench comm`` measured over each link; and below it any number of results folders, whose cases name
-their link. A cell is a case with its launches. Nothing is fitted to any cell unless some are named
-for it, and those are not scored.
+Nothing is fitted to any cell unless those of one link are named for it, which are then not scored.
 """
 
 from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from scipy.optimize import minimize_scalar
 
-from bench.errors import BenchError, RecordsError
+from bench.errors import BenchError
 from bench.plan.case import Case
-from bench.predict.curve import of_rows
-from bench.predict.network import Network, Places
+from bench.predict.network import Places
 from bench.predict.scaling import Prediction, Wanted, predict
 from bench.predict.schedules import SCHEDULES
-from bench.records.collectives import COLLECTIVES, iterate_collectives
-from bench.records.profile import Contention, Profile, read_profile
-from bench.records.record import Record
+from bench.predict.study import Cell, Study, cells_of
+from bench.records.profile import Contention, Profile
 from bench.records.scaling import Regret, Scored
-from bench.records.store import RECORDS, iterate_records
+from bench.records.store import iterate_records
 
-LEAST_LAUNCHES = 5
-MOST_NOISE = 0.02
-"""Standard deviation of a cell's launches over their mean, beyond which it is left out."""
 CAP = ("bucket_cap_mb", "bucket_cap_mb_list")
-NO_LINK = "none"
-"""Name of the link of what has none: processes of one host."""
 STRONGEST = 1e-7
 """Seconds of computation for a byte on the bus, that a fit looks at: 100 times what gloo takes."""
-
-
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """A case and its launches."""
-
-    case: Case
-    link: str
-    step_s: list[float]
-    """Of each launch: the global batch over throughput, so that of the slowest process."""
-
-    @property
-    def measured_s(self) -> float:
-        """Median of the launches."""
-        return statistics.median(self.step_s)
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation as a share of the mean; 0 for one launch."""
-        if len(self.step_s) < 2:
-            return 0.0
-        return statistics.stdev(self.step_s) / statistics.fmean(self.step_s)
-
-    @property
-    def left_out(self) -> str | None:
-        """Why its error does not count; None where it does."""
-        if len(self.step_s) < LEAST_LAUNCHES:
-            return f"{len(self.step_s)} launches, fewer than {LEAST_LAUNCHES}"
-        if self.noise > MOST_NOISE:
-            return f"noisier than {MOST_NOISE:.0%}"
-        return None
-
-
-class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a scoreboard of cells is made from."""
-
-    profiles: list[Profile]
-    networks: dict[str, Network]
-    """By the name of the link."""
-    cells: list[Cell]
-
-
-def link_of(case: Case) -> str:
-    """Name of a case's link, as the laboratory of emulated hosts sets it."""
-    return str(getattr(case, "link", None) or NO_LINK)
-
-
-def read_study(folder: Path) -> Study:
-    """A study from its folder.
-
-    Raises:
-        RecordsError: there is none, or something that it needs is missing.
-    """
-    profiles = [read_profile(path) for path in sorted((folder / "profiles").glob("*.json"))]
-    links = sorted(path.parent for path in (folder / "links").glob(f"*/{COLLECTIVES}"))
-    if not profiles or not links:
-        raise RecordsError(
-            f"{folder}: a study has profiles/*.json and links/NAME/{COLLECTIVES}; "
-            f"{len(profiles)} and {len(links)} are there"
-        )
-    networks = {path.name: _network(path) for path in links}
-    records: list[Record] = []
-    for path in sorted(folder.rglob(RECORDS)):
-        records += iterate_records(path.parent)
-    return Study(profiles=profiles, networks=networks, cells=cells_of(records))
-
-
-def _network(folder: Path) -> Network:
-    """Of one rank on each host, over a link that was measured."""
-    rows = list(iterate_collectives(folder))
-    is_gloo = any(row.backend == "gloo" for row in rows)
-    return Network(
-        name=folder.name, curves=of_rows(rows), over_hosts=True, half_of_all_reduce=not is_gloo
-    )
-
-
-def cells_of(records: Iterable[Record]) -> list[Cell]:
-    """The cells of runs, of strategies that communicate; one that failed its proof is none."""
-    all_records = list(records)
-    wrong = {
-        one.case.id
-        for one in all_records
-        if one.parity is not None and one.parity.verdict == "failed"
-    }
-    groups: dict[str, list[Record]] = {}
-    for one in all_records:
-        is_timed = one.pass_ == "timing" and one.status == "ok" and one.throughput is not None
-        if is_timed and one.case.world_size > 1 and one.case.id not in wrong:
-            groups.setdefault(one.case.id, []).append(one)
-    return [
-        Cell(
-            case=some[0].case,
-            link=link_of(some[0].case),
-            step_s=[
-                one.case.global_batch / one.throughput.samples_per_s
-                for one in some
-                if one.throughput is not None
-            ],
-        )
-        for some in groups.values()
-    ]
 
 
 class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,11 +49,7 @@ def score(study: Study, *, fit_on: str | None = None) -> Scoreboard:
     Raises:
         BenchError: the link has no cells.
     """
-    profiles = (
-        study.profiles
-        if fit_on is None
-        else [_fitted(profile, study, fit_on) for profile in study.profiles]
-    )
+    profiles = _profiles(study, fit_on)
     scores: list[Scored] = []
     found: list[tuple[Cell, Prediction]] = []
     decided = 0
@@ -180,6 +66,35 @@ def score(study: Study, *, fit_on: str | None = None) -> Scoreboard:
             decided += moved < 2 * computed
         scores.append(_scored(cell, prediction, left_out))
     return Scoreboard(scores=scores, regrets=_regrets(found), under_twice=decided)
+
+
+def _profiles(study: Study, fit_on: str | None) -> list[Profile]:
+    if fit_on is None:
+        return study.profiles
+    return [_fitted(profile, study, fit_on) for profile in study.profiles]
+
+
+def beside(
+    study: Study, *, fit_on: str | None = None
+) -> Iterator[tuple[Path, list[tuple[Prediction, Profile]]]]:
+    """Each results folder of a study, with what is predicted of its cases.
+
+    Args:
+        study: with its folders.
+        fit_on: as in ``score``.
+    """
+    profiles = _profiles(study, fit_on)
+    for folder in study.folders:
+        found: list[tuple[Prediction, Profile]] = []
+        for cell in cells_of(iterate_records(folder)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # ``score`` has named what is not predicted
+                one = _predicted(cell, profiles, study)
+            if one is not None:
+                profile = next(p for p in profiles if _is_of(p.case, cell.case))
+                # The case itself, with what a prediction knows nothing of.
+                found.append((msgspec.structs.replace(one, case=cell.case), profile))
+        yield folder, found
 
 
 def _predicted(cell: Cell, profiles: Sequence[Profile], study: Study) -> Prediction | None:

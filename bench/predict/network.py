@@ -153,7 +153,7 @@ def _nearest(network: Network, op: str, ranks: int) -> tuple[tuple[Timed, int] |
 def _as_ring(curve: Curve, size: float, ranks: int, of_ranks: int) -> float:
     """What a curve of some ranks says of another number of them.
 
-    >>> _as_ring(Curve(bytes=(1, 800), seconds=(7.0, 7.0)), 100, 4, 8)
+    >>> round(_as_ring(Curve(bytes=(1, 800), seconds=(7.0, 7.0)), 100, 4, 8), 9)
     3.0
     """
     if ranks == of_ranks:

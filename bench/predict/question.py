@@ -9,11 +9,12 @@ import msgspec
 
 from bench.errors import BenchError
 from bench.plan.case import Scaling
-from bench.predict.catalogue import Site, catalogue, network_of, site_of
+from bench.predict.catalogue import catalogue, network_of
 from bench.predict.curve import of_rows
 from bench.predict.network import Network, Places
-from bench.predict.published import profile_of, single_of
+from bench.predict.published_profile import profile_of, single_of
 from bench.predict.scoreboard import expected_errors, published_scores
+from bench.predict.site import Site, site_of
 from bench.predict.sweep import Question, places_of
 from bench.records.collectives import Collective, iterate_collectives
 from bench.records.profile import Contention, Profile, read_profile
@@ -29,6 +30,7 @@ def question_of(  # noqa: PLR0913 - each known by its name
     model: str | None,
     throughput: float | None,
     per_device_batch: int | None,
+    gradient_mib: float | None,
     optimizer: str,
     curve: Path | None,
     scaling: Scaling,
@@ -42,6 +44,7 @@ def question_of(  # noqa: PLR0913 - each known by its name
         model: of the catalogue.
         throughput: of one device, in samples a second.
         per_device_batch: of that figure.
+        gradient_mib: of a model that the catalogue does not know.
         optimizer: of the model.
         curve: folder of ``bench comm``, in the place of what is known of a host's links.
         scaling: which batch stays the same.
@@ -62,23 +65,25 @@ def question_of(  # noqa: PLR0913 - each known by its name
             raise BenchError("give a --profile, or a --model with its --throughput, and not both")
         found = with_contention(read_profile(profile))
         basis = f"From a profile that was {found.source} on one device: {profile.name}."
-    elif model is None or throughput is None or per_device_batch is None:
+    elif (model is None and gradient_mib is None) or throughput is None or per_device_batch is None:
         raise BenchError(
-            "give a --profile of bench predict profile; or a --model with the --throughput of one "
-            "device and the --per-device-batch of that figure"
+            "give a --profile of bench predict profile; or a --model, or --gradient-mib, with the "
+            "--throughput of one device and the --per-device-batch of that figure"
         )
     else:
+        name = model or "a model"
         single = single_of(
-            model=model,
+            model=name,
             device=site.device.name,
             throughput=throughput,
             per_device_batch=per_device_batch,
             optimizer=optimizer,
+            gradient_bytes=None if gradient_mib is None else round(gradient_mib * 2**20),
         )
         found = profile_of(single, catalogue())
         basis = (
             f"From one device's throughput, {throughput:g} samples a second at a batch of "
-            f"{per_device_batch}, and counts of {model}'s layers."
+            f"{per_device_batch}, and counts of {name}'s gradients."
         )
     question = Question(
         profile=found,

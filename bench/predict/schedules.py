@@ -19,6 +19,8 @@ from bench.predict.timeline import Task
 from bench.records.profile import Profile
 
 HALF_HOOKS = frozenset({"fp16", "bf16"})
+USED_BYTES = 4
+"""Of each parameter in the message that says whether any rank has used it: an int32."""
 STATISTICS_BYTES = 4096
 """Of a synchronised batch norm's message: sums of 512 channels and their squares. It is latency
 that counts."""
@@ -101,7 +103,7 @@ def _ddp_backwards(plan: Plan, profile: Profile, case: Case) -> list[int]:
             sent = plan.communicate(
                 numbered("buffers", number), "broadcast", profile.buffer_bytes, before
             )
-            ready = [plan.compute("buffers out", profile.kernel_s * profile.buffers, [sent])]
+            ready = [plan.compute("buffers out", _buffers_s(profile), [sent])]
         _synchronise_layers(plan, profile, case, "forward")
         plan.compute(numbered("forward", number), profile.forward_s, ready)
         if is_due:
@@ -142,6 +144,10 @@ def _ddp_backward(
         payload = size / 2 if halves else size
         sent.append(plan.communicate(numbered(name, number), op, payload, [full]))
     plan.compute(numbered("backward, the rest", number), max(profile.backward_s - at_s, 0.0))
+    if options.get("find_unused_parameters") and not options.get("static_graph"):
+        used = numbered("which parameters were used", number)
+        sent_last = plan.communicate(used, "all_reduce", USED_BYTES * len(sizes), [])
+        plan.compute(f"{used}, known", 0.0, [sent_last])
     is_view = bool(options.get("gradient_as_bucket_view"))
     for index, bucket in enumerate(places):
         back_s = 0.0 if is_view else sum(_copy_s(profile, sizes[one]) for one in bucket)
@@ -151,8 +157,17 @@ def _ddp_backward(
     return [len(plan.tasks) - 1]
 
 
+def _buffers_s(profile: Profile) -> float:
+    """Of all buffers out of the message that they came in."""
+    if profile.wrapper_forward_s is not None:
+        return profile.wrapper_forward_s
+    return profile.kernel_s * profile.buffers
+
+
 def _copy_s(profile: Profile, size: int) -> float:
     """Of one gradient into its bucket or out of it."""
+    if profile.wrapper_backward_s is not None:
+        return profile.wrapper_backward_s / 2 * size / profile.gradient_bytes
     return max(profile.kernel_s, size * profile.copy_s_per_byte)
 
 

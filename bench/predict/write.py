@@ -7,10 +7,15 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.predict.sweep import Question
+import msgspec
+
+from bench.errors import OutputError
+from bench.predict.scaling import Prediction
+from bench.predict.sweep import Question, as_predicted
+from bench.records.profile import Profile
 from bench.records.record import RunInfo
 from bench.records.scaling import PREDICTED, PREDICTIONS, Predicted, as_record
-from bench.records.store import Store
+from bench.records.store import Store, write_atomically
 
 
 def write_rows(
@@ -56,3 +61,27 @@ def write_rows(
                     units=question.profile.units_per_sample,
                 )
             )
+
+
+def write_beside(folder: Path, found: Sequence[tuple[Prediction, Profile]]) -> None:
+    """Put predictions of a run's own cases beside its records, in the place of older ones.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    lines = [
+        msgspec.json.encode(
+            as_record(
+                as_predicted(one, None),
+                run_id=PREDICTED,
+                environment=PREDICTED,
+                unit=profile.unit,
+                units=profile.units_per_sample,
+            )
+        )
+        for one, profile in found
+    ]
+    try:
+        write_atomically(folder / PREDICTIONS, b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error

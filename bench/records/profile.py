@@ -81,6 +81,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Of a gradient that is copied into a bucket, or out of it."""
     kernel_s: Seconds = 0.0
     """The least that any such copy takes."""
+    wrapper_forward_s: Seconds | None = None
+    """What DDP adds to forward on this device alone: buffers laid out and copied, and its Python.
+    None where it was not measured."""
+    wrapper_backward_s: Seconds | None = None
+    """And to backward: each gradient copied into its bucket and out of it, and hooks. None where it
+    was not measured: then ``copy_s_per_byte`` and ``kernel_s`` stand in."""
     synchronised_layers: Whole = 0
     """Batch norms that, synchronised, each wait for a small collective forward and backward."""
     step_variation: Figure = 0.0

@@ -9,6 +9,7 @@ import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report import batches
+from bench.report.beside import beside, predictions_of
 from bench.report.charts import CHANGE, are_readable, write_charts
 from bench.report.drawing import Chart
 from bench.report.markup import escape, picture
@@ -152,7 +154,7 @@ def write_report(folder: Path, *, published: bool = False) -> Path:
     tables = tables_of(rows)
     path = folder / REPORT
     charts = _draw(tables, folder / CHARTS)
-    text = markdown(info, records, tables, charts, published=published)
+    text = markdown(info, records, tables, charts, predictions_of(folder), published=published)
     try:
         write_atomically(path, text.encode())
     except OSError as error:
@@ -176,6 +178,7 @@ def markdown(
     records: Sequence[Record],
     tables: Sequence[Table],
     charts: Sequence[Sequence[Chart]] = (),
+    predicted: Mapping[str, Record] = MappingProxyType({}),
     *,
     published: bool = False,
 ) -> str:
@@ -186,6 +189,7 @@ def markdown(
         records: for their numbers.
         tables: of its rows.
         charts: of each table, in a folder beside the page.
+        predicted: rows that were computed, by case id, to stand beside the measured ones.
         published: with other people's figures beside matching tables.
     """
     name, description = (str(info.suite.get(key, "")) for key in ("name", "description"))
@@ -194,7 +198,7 @@ def markdown(
     for table, drawn in itertools.zip_longest(tables, charts, fillvalue=()):
         assert isinstance(table, Table)
         parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}."]
-        parts += section(table, drawn)
+        parts += [*section(table, drawn), beside(table.rows, predicted)]
         if not are_readable(table.rows):
             parts.append(f"No charts: {len(table.rows)} rows are more than one could read in them.")
         own = {_chart_stem(one) for one in table.settings}

@@ -6,15 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.analyze.scaling import rows_of as rows_of_records
 from bench.errors import BenchError, RecordsError
 from bench.predict.curve import of_rows
-from bench.predict.measured import Cell, Study, cells_of, read_study, score
+from bench.predict.measured import beside, score
 from bench.predict.network import Network, Places
 from bench.predict.scaling import Wanted
+from bench.predict.study import Cell, Study, cells_of, read_study
+from bench.predict.write import write_beside
 from bench.records.collectives import COLLECTIVES, Collective
 from bench.records.profile import Contention, Profile
 from bench.records.record import Parity, Record
-from bench.records.store import RECORDS
+from bench.records.store import RECORDS, iterate_records
+from bench.report.beside import beside as table_beside
+from bench.report.beside import predictions_of
 from bench.report.prediction_measured import measured_board
 from tests.predict.made import MIB, launches_of, profile, record, row, single, slowed
 
@@ -160,3 +165,31 @@ def write(path: Path, value: Any) -> None:
 def lines(path: Path, values: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(msgspec.json.encode(value) + b"\n" for value in values))
+
+
+def test_predictions_stand_beside_what_was_measured_and_not_among_it(tmp_path: Path) -> None:
+    truth = profile()
+    write(tmp_path / "profiles" / "made.json", truth)
+    lines(tmp_path / "links" / "none" / COLLECTIVES, rows_of(MIB))
+    run = tmp_path / "run"
+    asked = Wanted(strategy="ddp", options=WITH, places=HOSTS, backend="gloo")
+    made = launches_of(truth, over(MIB), asked, count=5, noise=0.0, seed=0)
+    slower = [record(one.case, one.launch, 1.25 * step_of(one)) for one in made]
+    lines(run / RECORDS, slower)
+    ((folder, found),) = beside(read_study(tmp_path))
+    assert folder == run
+    write_beside(folder, found)
+    predicted = predictions_of(run)
+    assert list(predicted) == [slower[0].case.id]
+    rows = rows_of_records([], slower)
+    text = table_beside(rows, predicted)
+    assert "median error 20.0 %" in text
+    assert f"{1e3 * step_of(made[0]):.4g} | " in text
+    assert table_beside(rows, {}) == ""
+    assert predictions_of(tmp_path) == {}
+    assert len(list(iterate_records(run))) == 5
+
+
+def step_of(one: Record) -> float:
+    assert one.timing is not None
+    return one.timing.step_s[0][0]

@@ -10,10 +10,12 @@ import torchvision
 
 from bench.errors import BenchError
 from bench.predict.architectures import layers_of
-from bench.predict.catalogue import catalogue, gigabits, network_of, published, site_of
+from bench.predict.catalogue import catalogue, gigabits, network_of, published
 from bench.predict.network import Places, cost
-from bench.predict.published import Point, points, profile_of, single_of
+from bench.predict.published import Point, points
+from bench.predict.published_profile import profile_of, single_of
 from bench.predict.scoreboard import LOADER, expected_errors, published_scores
+from bench.predict.site import site_of
 from bench.records.profile import fault_of_profile
 from bench.records.scaling import Scored
 from bench.report.prediction import mean_error
@@ -76,6 +78,22 @@ def test_a_tied_weight_is_ready_when_backward_ends() -> None:
     assert (last.name, last.bytes) == ("tokens.0", 4 * 267_735 * 512)
 
 
+def test_any_other_model_is_equal_pieces_of_its_gradients() -> None:
+    single = single_of(
+        model="mine",
+        device="V100",
+        throughput=10,
+        per_device_batch=5,
+        gradient_bytes=40 * 2**20 + 400,
+    )
+    made = profile_of(single, catalogue())
+    assert fault_of_profile(made) is None
+    assert made.step_s == pytest.approx(0.5)
+    assert [one.bytes for one in made.gradients[:2]] == [400, 2**20]
+    assert made.gradient_bytes == 40 * 2**20 + 400
+    assert [one.bytes // 2**20 for one in made.units] == [16, 16, 8, 0]
+
+
 def test_what_nothing_is_known_of_is_refused() -> None:
     with pytest.raises(BenchError, match="did you mean 'resnet50'"):
         single_of(model="resnet5", device="V100", throughput=1, per_device_batch=1)
@@ -127,6 +145,10 @@ def test_devices_that_somebody_may_rent() -> None:
     dear = site_of("2 hosts x 4 x H100 NVLink at 4 x 200 Gbit/s")
     assert (dear.link, dear.between, dear.places.ranks) == ("H100 NVLink", "4 x 200 Gbit/s", 8)
     assert site_of("4 x V100 PCIe 3").link == "PCIe 3"
+    for text in ("8 x A100 80GB NVLink", "8 x a100 80 gb SXM4 NVLink", "8 x A100 80 GB"):
+        assert (site_of(text).device.name, site_of(text).link) == ("A100 80 GB", "A100 NVLink")
+    assert site_of("8 x V100 32GB NVLink").device.name == "V100"
+    assert site_of("8 x A100 NVLink").device.name == "A100 40 GB"
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,31 @@ def test_copies_into_buckets_and_out_of_them_cost_both_ways_or_one() -> None:
     assert least.step_s - view.step_s == pytest.approx(0.4)
 
 
+def test_what_the_wrapper_was_measured_to_add_stands_for_its_copies() -> None:
+    made = profile(copy_s_per_byte=9.0, wrapper_backward_s=0.4, wrapper_forward_s=0.3, buffers=1)
+    plain = predict(profile(), network(QUICK), wanted())
+    both = predict(made, network(QUICK), wanted())
+    assert both.step_s - plain.step_s == pytest.approx(0.7)
+    view = predict(made, network(QUICK), wanted(options={"gradient_as_bucket_view": True}))
+    assert both.step_s - view.step_s == pytest.approx(0.2)
+
+
 def test_a_hook_sends_half_and_takes_two_copies_more() -> None:
     made = profile(copy_s_per_byte=0.1 / MIB)
     cap = {"bucket_cap_mb": 100}
     plain = predict(made, network(), wanted(options=cap))
     half = predict(made, network(), wanted(options={**cap, "comm_hook": "bf16"}))
     assert plain.step_s - half.step_s == pytest.approx(2.0 - 2 * 0.4)
+
+
+def test_a_search_for_unused_parameters_sends_one_message_more() -> None:
+    found = predict(profile(), network(), wanted(options={"find_unused_parameters": True}))
+    (used,) = [span for span in found.spans if span.task.name == "which parameters were used"]
+    assert used.task.bytes == 4 * 4
+    static = {"find_unused_parameters": True, "static_graph": True}
+    assert "which parameters were used" not in names(
+        predict(profile(), network(), wanted(options=static))
+    )
 
 
 def test_buffers_are_sent_before_forward() -> None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from bench.errors import BenchError
-from bench.predict.catalogue import site_of
 from bench.predict.network import Level, Places
 from bench.predict.question import measured_network, question_of, sizes_of, with_contention
+from bench.predict.site import site_of
 from bench.predict.sweep import Question, choose, places_of, sweep, ways_of
 from bench.records.profile import Profile
 from tests.predict.made import MIB, network, profile, row, single
@@ -139,6 +139,7 @@ def test_a_question_needs_a_profile_or_a_figure() -> None:
             "model": None,
             "throughput": None,
             "per_device_batch": None,
+            "gradient_mib": None,
             "optimizer": "sgd",
             "curve": None,
             "scaling": "weak",

@@ -15,7 +15,7 @@ from bench.predict.scaling import Wanted, predict
 from bench.records.profile import Gradient, fault_of_profile
 from bench.run.launch import Launcher
 from bench.run.loop import Engine
-from bench.run.profile_rank import _cumulated, _marked, _units
+from bench.run.profile_marks import cumulated, laid_out, marked
 from bench.run.profiling import base_case, measure_profile
 from bench.strategies.sharding import whole_bytes
 from tests.fakes import FakeSession
@@ -25,8 +25,8 @@ BRIEF = Effort(launches=1, warmup_steps=2, window=Window(min_steps=4, max_s=0.1)
 
 def test_shares_rise_and_end_with_the_phase() -> None:
     phase_s = {"backward": [2.0, 2.0], "backward.7": [0.5, 0.5], "backward.3": [1.0, 1.0]}
-    assert _cumulated(phase_s, "backward", [7, 3]) == [0.25, 0.75]
-    assert _cumulated(phase_s, "backward", [7, 3, 7, 7]) == [0.25, 0.75, 1.0, 1.0]
+    assert cumulated(phase_s, "backward", [7, 3]) == [0.25, 0.75]
+    assert cumulated(phase_s, "backward", [7, 3, 7, 7]) == [0.25, 0.75, 1.0, 1.0]
 
 
 class _Two(nn.Module):
@@ -42,7 +42,7 @@ def test_units_share_out_the_phases_and_the_root_has_what_is_left() -> None:
     ready = {"head.weight": 0.5, "blocks.1.weight": 2.0, "blocks.0.weight": 3.0}
     gradients = [Gradient(name=name, bytes=16, ready_s=at) for name, at in ready.items()]
     gradients.append(Gradient(name="tokens.weight", bytes=16, ready_s=4.0))
-    first, second, root = _units(
+    first, second, root = laid_out(
         list(model.blocks),
         model,
         whole_bytes(model),
@@ -64,7 +64,7 @@ def test_marks_are_those_of_one_step_in_the_order_in_which_gradients_come() -> N
             assert callable(mark)
             loss: torch.Tensor = model(torch.ones(1, 4)).sum()
             mark("forward")
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             mark("backward")
             return loss.detach()
 
@@ -78,7 +78,7 @@ def test_marks_are_those_of_one_step_in_the_order_in_which_gradients_come() -> N
         slowest=lambda value: value,
         accumulation_steps=1,
     )
-    gradients, forward = _marked(engine, model, [model[0], model[1]], 3)
+    gradients, forward = marked(engine, model, [model[0], model[1]], 3)
     names = [name for name, _, _ in gradients]
     assert sorted(names) == ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert {name.partition(".")[0] for name in names[:2]} == {"1"}
@@ -103,6 +103,8 @@ def test_a_profile_is_measured_and_predicts_what_it_was_measured_of(launcher: La
     assert sum(sizes) == sum(one.bytes for one in found.units)
     assert len(layout(sizes, {})) >= 1
     assert found.copy_s_per_byte > 0
+    assert found.wrapper_forward_s is not None
+    assert found.wrapper_backward_s is not None
     level = Level(bus_bytes_per_s=1e18, latency_s=0.0)
     alone = predict(
         found,

@@ -1,0 +1,85 @@
+"""What DDP itself costs a device that has nobody to talk to: copies, hooks, buffers."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+
+from torch import distributed
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.run.loop import Engine, run_block, warm_up, warmup_rule
+from bench.run.rank import Rank
+from bench.run.worker import join_group
+from bench.strategies.base import ModuleSession
+from bench.strategies.ddp import NEVER
+
+
+def wrapped_parts(rank: Rank, backend: str, *, steps: int, launch_s: float) -> dict[str, float]:
+    """Seconds of forward and of backward under DDP in a group of this process alone.
+
+    Of the slowest process. To be called last: a process that had no group has one afterwards.
+
+    Args:
+        rank: of this process.
+        backend: of the group.
+        steps: to time.
+        launch_s: how long the launch may take.
+    """
+    problem = rank.problem()
+    group = _own_group(rank, backend, launch_s)
+    device = rank.device.torch_device
+    module = DistributedDataParallel(
+        problem.model,
+        device_ids=None if device.type == "cpu" else [device.index],
+        process_group=group,
+    )
+    set_rate = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
+    if set_rate is not None:
+        set_rate(NEVER)
+    session = ModuleSession(
+        problem=problem,
+        context=rank.context(),
+        module=module,
+        optimizer=problem.make_optimizer(problem.model.parameters()),
+        unsynchronised=module.no_sync,
+    )
+    engine = Engine(
+        session=session,
+        batches=problem.batches(rank.rank, rank.processes),
+        clock=rank.device.clock(),
+        slowest=rank.slowest,
+        accumulation_steps=1,
+        after_block=rank.after_block,
+    )
+    warm_up(engine, warmup_rule(rank.assignment.effort, rank.case.device))
+    gc.collect()
+    block = run_block(engine, steps)
+    found = {
+        phase: rank.slowest(statistics.median(block.phase_s[phase]))
+        for phase in ("forward", "backward")
+    }
+    session.close()
+    del module, session, engine
+    gc.collect()
+    rank.device.synchronize()
+    return found
+
+
+def _own_group(rank: Rank, backend: str, launch_s: float) -> ProcessGroup:
+    """Of this process alone. Collective: every process makes all of them, in the same order."""
+    if rank.processes == 1:
+        join_group(
+            backend,
+            rank.device.torch_device,
+            launch_s=launch_s,
+            group_device=rank.device.group_device,
+        )
+        whole = distributed.group.WORLD
+        assert whole is not None, "it has just been joined"
+        return whole
+    groups = [distributed.new_group([number]) for number in range(rank.processes)]
+    own = groups[rank.rank]
+    assert isinstance(own, ProcessGroup)
+    return own
