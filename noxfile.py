@@ -124,6 +124,12 @@ def limits(session: nox.Session) -> None:
     run_python(session, "-m", "tests.limits", *session.posargs)
 
 
+@nox.session(name="predict-memory", venv_backend="none", requires=["env"])
+def predict_memory(session: nox.Session) -> None:
+    """Score predictions of memory against measured peaks; with ``predict``, stored ones."""
+    run_python(session, "-m", "tests.memory_prediction", *session.posargs)
+
+
 @nox.session(name="compile", venv_backend="none", requires=["env"])
 def compile_(session: nox.Session) -> None:
     """Prove compiled models of all kinds, with torch's own compiler. Takes long."""

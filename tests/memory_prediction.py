@@ -1,9 +1,9 @@
 """Measure the peaks that predictions of memory are compared with, predict them, and store both.
 
-``python -m tests.memory_prediction`` takes a quarter of an hour; ``python -m tests.memory_prediction
-predict`` predicts again what was measured before. Either brings docs/prediction.md up to date. Exit
-code 1 if a prediction is further off than promised. Other work on the machine does not disturb it:
-memory is counted, not timed.
+``python -m tests.memory_prediction`` takes a quarter of an hour; with the argument ``predict`` it
+predicts again what was measured before. Either brings docs/prediction.md up to date. Exit code 1 if
+a prediction is further off than promised. Other work on the machine does not disturb it: memory is
+counted, not timed.
 """
 
 from __future__ import annotations

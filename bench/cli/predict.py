@@ -28,7 +28,8 @@ STRATEGIES = "single, ddp, zero, fsdp"
 @app.command()
 def memory(  # noqa: PLR0913 - options, each known by its name
     workload: Annotated[
-        str | None, typer.Argument(help="Such as transformer:xl; or give a suite.")
+        str | None,
+        typer.Argument(help="Such as transformer:xl or 'transformer(preset=xl, layers=24)'."),
     ] = None,
     *,
     suite: Annotated[

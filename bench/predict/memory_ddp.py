@@ -7,7 +7,8 @@ Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Train
   gradients become ready: its storage is there all the time;
 - a gradient is copied into its bucket as soon as it is whole. ``gradient_as_bucket_view`` then
   makes the gradient a view of the bucket, so that its own storage goes; without it, it stays;
-- a full bucket is all-reduced in place, or given to a hook.
+- a full bucket is all-reduced in place, or given to a hook. What a hook sends in its stead is taken
+  to be under way until the next bucket is full, or backward is over.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class BucketedModule(nn.Module):
         self._limits = _limits(bucket_cap_mb, bucket_cap_mb_list)
         self._is_synchronised = True
         self._hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
+        self._under_way: list[Tensor] = []
         self._ready: list[nn.Parameter] = []
         self._is_rebuilt = False
         self._sparse = _sparse_weights(module)
@@ -114,7 +116,7 @@ class BucketedModule(nn.Module):
         dense = [one for one in own if one not in self._sparse]
         self._buckets: list[Bucket] = []
         self._place: dict[nn.Parameter, tuple[Bucket, Tensor]] = {}
-        self._fill(dense)
+        self._fill(list(reversed(_buckets_of(dense, self._limits))))
         if find_unused_parameters:  # which parameters this rank used, on host and device
             used = [torch.zeros(len(own), dtype=torch.int32) for _ in range(2)]
             self._used = used
@@ -161,17 +163,19 @@ class BucketedModule(nn.Module):
         """Once, before the second synchronised forward, unless it searches for unused ones."""
         can = self.static_graph or not self.find_unused_parameters
         if can and self._ready and not self._is_rebuilt:
-            self._fill(list(reversed(self._ready)))
+            self._fill(_buckets_of(self._ready, self._limits))
             self._is_rebuilt = True
         self._ready = []
         for bucket in self._buckets:
             bucket.left = len(bucket.parameters())
 
-    def _fill(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Make buckets of parameters in the reverse of the order in which they get ready."""
+    def _fill(self, contents: Sequence[Sequence[nn.Parameter]]) -> None:
+        """Make buckets in the order of their reduction; the old ones go first."""
         self._place.clear()
-        self._buckets = []  # the old ones go first
-        self._buckets = _buckets(parameters, self._limits)
+        self._buckets.clear()
+        for index, parameters in enumerate(contents):
+            is_last = index == len(contents) - 1
+            self._buckets.append(Bucket(index, parameters, is_last=is_last))
         for bucket in self._buckets:
             pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
             self._place |= {parameter: (bucket, view) for parameter, view in pairs}
@@ -195,8 +199,9 @@ class BucketedModule(nn.Module):
             distributed.all_reduce(bucket.buffer())
             return
         state, hook = self._hook
-        with _futures_with_values():
+        with _futures_with_values() as sent:
             hook(state, bucket).wait()
+        self._under_way = [] if all(one.left == 0 for one in self._buckets) else sent
 
 
 def _limits(cap_mib: float | None, caps_mib: Sequence[float] | None) -> list[int]:
@@ -208,17 +213,13 @@ def _limits(cap_mib: float | None, caps_mib: Sequence[float] | None) -> list[int
     return [_DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_CAP_MIB * MIB]
 
 
-def _buckets(parameters: Sequence[nn.Parameter], limits: list[int]) -> list[Bucket]:
-    """By torch's own rule, over parameters in the reverse of the order in which they get ready."""
+def _buckets_of(parameters: Sequence[nn.Parameter], limits: list[int]) -> list[list[nn.Parameter]]:
+    """What each bucket holds, by torch's own rule, in the order of the parameters."""
     if not parameters:
         return []
-    in_order = list(reversed(parameters))
-    tensors: list[Tensor] = [*in_order]
+    tensors: list[Tensor] = [*parameters]
     assigned, _ = _compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
-    return [
-        Bucket(index, [in_order[place] for place in places], is_last=index == len(assigned) - 1)
-        for index, places in enumerate(assigned)
-    ]
+    return [[parameters[place] for place in places] for places in assigned]
 
 
 def _sparse_weights(module: nn.Module) -> set[Tensor]:
@@ -235,19 +236,21 @@ def _flatten_and_forget(buffers: Sequence[Tensor]) -> None:
 
 
 @contextlib.contextmanager
-def _futures_with_values() -> Iterator[None]:
+def _futures_with_values() -> Iterator[list[Tensor]]:
     """Hooks go on with what a collective gives, of which the group that carries nothing has none.
 
-    It is there at once: what hooks allocate goes as soon as they let go of it.
+    What they send goes into the list.
     """
     before = distributed.all_reduce
+    sent: list[Tensor] = []
 
     def all_reduce(tensor: Tensor, *_: Any, **named: Any) -> _Done | None:
+        sent.append(tensor)
         return _Done(tensor) if named.get("async_op") else None
 
     distributed.all_reduce = all_reduce  # type: ignore[assignment]
     try:
-        yield
+        yield sent
     finally:
         distributed.all_reduce = before
 

@@ -36,17 +36,15 @@ def strategy_entries(text: str) -> list[Any]:
     return [_entry(part) for part in _split(text)]
 
 
-def _entry(text: str) -> Any:
+def _entry(text: str, option: str = "--strategies", example: str = "ddp(bucket_cap_mb=1)") -> Any:
     match = ENTRY.fullmatch(text)
     if match is None:
-        raise BenchError(
-            f"--strategies: {text.strip()!r} is no strategy; write ddp, or ddp(bucket_cap_mb=1)"
-        )
+        raise BenchError(f"{option}: {text.strip()!r} is no name with settings; write {example}")
     name, inside = match.groups()
     if inside is None:
         return name
     mapping = SETTING.sub(r"\1: ", inside)
-    return {name: read_document(f"{{{mapping}}}", f"--strategies: {name}")}
+    return {name: read_document(f"{{{mapping}}}", f"{option}: {name}")}
 
 
 def _split(text: str) -> Iterator[str]:
@@ -64,7 +62,7 @@ def suite_of(workload: str, strategies: str, world_sizes: Sequence[int], **setti
     """The suite that a command line describes.
 
     Args:
-        workload: as a suite names it.
+        workload: as a suite names it, or with its options in brackets.
         strategies: see ``strategy_entries``.
         world_sizes: numbers of devices.
         settings: of all cases; None leaves one out.
@@ -73,7 +71,7 @@ def suite_of(workload: str, strategies: str, world_sizes: Sequence[int], **setti
         BenchError: something of it is no suite's word.
     """
     block = {
-        "workloads": [workload],
+        "workloads": [_entry(workload, "WORKLOAD", "transformer:xl or transformer(layers=24)")],
         "strategies": strategy_entries(strategies),
         "world_sizes": list(world_sizes),
         **{name: value for name, value in settings.items() if value is not None},

@@ -289,6 +289,33 @@ def suites() -> list[Limit]:
     return limits
 
 
+def memory_prediction() -> list[Limit]:
+    """Memory of a large model on 64 devices, as a process of its own."""
+    model = "transformer(preset=xl, layers=24, heads=16, width=2048)"
+    # A process in between, since the system counts the memory of whoever starts one as its own.
+    script = (
+        "import resource, subprocess, sys, time; begin = time.monotonic();"
+        "subprocess.run([sys.executable, '-m', 'bench', 'predict', 'memory', sys.argv[1],"
+        " '--strategies', sys.argv[2], '--world-sizes', '64'], check=True,"
+        " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL);"
+        " usage = resource.getrusage(resource.RUSAGE_CHILDREN);"
+        "print(f'{time.monotonic() - begin}/{usage.ru_maxrss * 1024 / 1e9}')"
+    )
+    limits = []
+    for strategy in ("ddp", "fsdp"):
+        found = _python([PYTHON, "-c", script, model, strategy])
+        seconds, gigabytes = map(float, found.split("/"))
+        limits.append(
+            Limit(
+                f"memory of 1.3 billion parameters under {strategy} on 64 devices, predicted",
+                f"{seconds:.1f} s, {gigabytes:.2f} GB",
+                "60 s, 4 GB",
+                seconds <= 60 and gigabytes <= 4,
+            )
+        )
+    return limits
+
+
 CHECKS: Sequence[tuple[str, Callable[[], list[Limit]]]] = [
     (check.__name__, check)
     for check in (
@@ -300,6 +327,7 @@ CHECKS: Sequence[tuple[str, Callable[[], list[Limit]]]] = [
         fidelity_single,
         fidelity_ddp,
         comm,
+        memory_prediction,
         suites,
     )
 ]
