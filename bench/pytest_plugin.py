@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
-    """``bench.compare``, whose result is also shown at the end, and written for ``--bench-json``."""
+    """``bench.compare``; its results are shown at the end too, and written for ``--bench-json``."""
     from bench.api import compare  # noqa: PLC0415 - which imports PyTorch, and few tests need
 
     def measured(make_problem: Callable[..., Any] | str, **told: Any) -> Comparison:

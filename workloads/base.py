@@ -57,6 +57,8 @@ class Facts:
     has_unused_parameters: bool = False
     """Whether steps leave parameters without a gradient: the same ones in every step, on every
     rank."""
+    gives_one_tensor: bool = True
+    """Whether the model's forward gives one tensor, and not several in a tuple or mapping."""
 
 
 OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]

@@ -258,6 +258,8 @@ def parts_without_content(make: Callable[..., Any], options: _Hashed | Options) 
 def facts_of(parts: Parts, told: Told) -> Facts:
     """What planning must know, as the model itself shows it."""
     modules = list(parts.model.modules())
+    has_units = bool(told.shard_units(parts.model))
+    has_unused_parameters, gives_one_tensor = _tried(parts)
     return Facts(
         unit=told.unit,
         units_per_sample=told.units_per_sample,
@@ -266,21 +268,27 @@ def facts_of(parts: Parts, told: Told) -> Facts:
             isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
             for module in modules
         ),
-        has_shard_units=bool(told.shard_units(parts.model)),
-        has_unused_parameters=_leaves_some_unused(parts),
+        has_shard_units=has_units,
+        has_unused_parameters=has_unused_parameters,
+        gives_one_tensor=gives_one_tensor,
     )
 
 
-def _leaves_some_unused(parts: Parts) -> bool:
-    """Whether backward leaves parameters without a gradient; False where that cannot be seen."""
+def _tried(parts: Parts) -> tuple[bool, bool]:
+    """Whether backward leaves parameters without a gradient, and whether forward gives one tensor.
+
+    What most models do, where that cannot be seen.
+    """
     model = parts.model.to(META).train()
     try:
         with torch.random.fork_rng(devices=[]):
             batch = _batch(_draw(parts, 2, range(2), seed=0), META, torch.float32)
-            parts.loss(model(*batch.inputs), batch.targets).backward()  # type: ignore[no-untyped-call]
+            output = model(*batch.inputs)
+            parts.loss(output, batch.targets).backward()  # type: ignore[no-untyped-call]
     except Exception:  # noqa: BLE001 - not every model trains without content; the ranks will show
-        return False
-    return any(one.grad is None for one in model.parameters() if one.requires_grad)
+        return False, True
+    unused = any(one.grad is None for one in model.parameters() if one.requires_grad)
+    return unused, isinstance(output, Tensor)
 
 
 def _problem(make: Callable[..., Any], told: Told, options: Options, build: Build) -> Problem:

@@ -25,11 +25,11 @@ WORDS = ("drop", "stochasticdepth")
 """Parts of the names of classes that leave something out at random."""
 
 
-class RandomOperators(TorchDispatchMode):
+class RandomOperators(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no types there
     """Notes which operators draw random numbers while it is entered."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # likewise
         self.found: list[str] = []
 
     def __torch_dispatch__(
@@ -101,5 +101,5 @@ def drawn(
         given = Batch(tuple(one.to(META) for one in inputs), targets.to(META))
         with RandomOperators() as operators:
             loss(tried(*given.inputs), given)
-        return operators.found
+        return list(operators.found)
     return []

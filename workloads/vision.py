@@ -125,7 +125,12 @@ def facts(name: str, options: VisionOptions) -> Facts:
     """Images, with batch norm where the network has one."""
     require_size(name, options)
     has_norm, has_units = _seen(name)
-    return Facts(unit="image", has_batch_norm=has_norm, has_shard_units=has_units)
+    return Facts(
+        unit="image",
+        has_batch_norm=has_norm,
+        has_shard_units=has_units,
+        gives_one_tensor=name not in AUXILIARY or not options.auxiliary,
+    )
 
 
 @functools.cache

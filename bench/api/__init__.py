@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.api.compare import check, compare
+from bench.api.measure import check, compare
 from bench.api.result import Comparison
 
 __all__ = ["Comparison", "check", "compare"]

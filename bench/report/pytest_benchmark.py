@@ -61,7 +61,7 @@ def benchmark(row: Row, prefix: str) -> dict[str, Any]:
     """
     case = row.case
     name = f"{case.workload}:{case.preset} {case.label} x{case.world_size}"
-    step_s = [case.global_batch / one.samples_per_s for one in row.launches]
+    step_s = [case.global_batch / one.figure for one in row.launches]
     return {
         "group": f"{case.workload}:{case.preset}",
         "name": name,

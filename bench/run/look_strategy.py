@@ -142,7 +142,8 @@ class _Step:
     def collectives(self) -> str | None:
         """Whether a step communicates as the strategy says."""
         strategy, world_size = self._rank.strategy, self._rank.case.world_size
-        found = sorted({e.name for e in self._profile.events() if e.name.startswith(COLLECTIVE)})
+        events = self._profile.events() or ()  # type: ignore[no-untyped-call]
+        found = sorted({one.name for one in events if one.name.startswith(COLLECTIVE)})
         if strategy.processes == "one" or world_size == 1:
             return None
         if strategy.communicates and not found:

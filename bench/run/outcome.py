@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import msgspec
 
@@ -12,7 +13,7 @@ from bench.measure.allocations import Allocations
 from bench.measure.collectives import costs
 from bench.measure.conditions import flags_of
 from bench.measure.memory import Peaks
-from bench.plan.case import Case
+from bench.plan.case import Case, Pass
 from bench.plan.registry import find_strategy
 from bench.records.record import (
     CollectiveCost,
@@ -65,14 +66,13 @@ def to_record(
         flags: what the plan already knows.
     """
     job = assignment.job
-    assert job != "reference", "a reference is no record"
-    assert job != "strategy" and job != "workload", "a look at a file is no record"  # noqa: PLR1714, PT018
+    assert job not in {"reference", "strategy", "workload"}, f"a {job} is no record"
     culprit = find_culprit(outcomes)
     conditions = [one.conditions for one in outcomes if one.conditions is not None]
     record = Record(
         run_id=run_id,
         launch=assignment.launch,
-        pass_=job,
+        pass_=cast("Pass", job),
         case=assignment.case,
         status="ok",
         placement=[

@@ -44,6 +44,8 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     """It runs everywhere, but only uncompiled, and on devices with every parameter in use."""
     del machine
+    if not facts.gives_one_tensor and case.device == "cpu":
+        return "dp on a CPU can gather one tensor only, and the model gives several"
     if facts.has_unused_parameters and case.device != "cpu" and case.world_size > 1:
         return (
             "DataParallel gives parameters that no step uses a gradient of zeros, which the"
