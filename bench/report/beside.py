@@ -10,9 +10,9 @@ from tabulate import tabulate
 
 from bench.analyze.rows import Row
 from bench.records.check import fault_of
+from bench.records.lines import iterate_lines
 from bench.records.record import Record
 from bench.records.scaling import PREDICTED, PREDICTIONS
-from bench.records.store import iterate_lines
 from bench.report.cells import DASH
 from bench.report.markup import escape
 from bench.report.notes import variants

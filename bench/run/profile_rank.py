@@ -69,12 +69,12 @@ class _Profiling:
 
     def __init__(self, assignment: ProfileAssignment, place: Place) -> None:
         self._assignment = assignment
-        self._place = place
+        self.place = place
         self._rank: Rank | None = None
 
     def do(self) -> None:
         """See ``Work``."""
-        told, place = self._assignment, self._place
+        told, place = self._assignment, self.place
         device = open_device(
             msgspec.structs.replace(told.case, backend=told.backend), [place.local_rank], told.cores
         )
@@ -105,7 +105,7 @@ class _Profiling:
 
     def outcome(self, error: BaseException | None) -> RankOutcome:  # noqa: ARG002 - all is there
         """See ``Work``."""
-        return RankOutcome(rank=self._place.rank) if self._rank is None else self._rank.outcome
+        return RankOutcome(rank=self.place.rank) if self._rank is None else self._rank.outcome
 
     def leave(self) -> None:
         """See ``Work``."""

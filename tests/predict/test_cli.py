@@ -9,9 +9,9 @@ import pytest
 
 from bench.cli import run_command_line
 from bench.predict.scoreboard import published_scores
+from bench.records.lines import iterate_lines
 from bench.records.record import Record
 from bench.records.scaling import PREDICTED, PREDICTIONS
-from bench.records.store import iterate_lines
 from bench.report.prediction import renewed
 from tests.predict.made import profile, single
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bench.measure.device import visible_devices
-from bench.measure.environment import comparable, fingerprint
+from bench.records.environment import comparable, fingerprint
 from bench.records.record import Placement
 from bench.run.culprit import fault_of, find_culprit, reason_of
 from bench.run.handover import Assignment, Failure, RankOutcome
