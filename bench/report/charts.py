@@ -7,25 +7,24 @@ hatch. What was not measured is a marked gap, never a bar of height 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.analyze.rows import Row
-from bench.errors import one_line
 from bench.report.anatomy import has_parts, peak_figure, timeline_figure
 from bench.report.cells import GIB, known, memory_of
 from bench.report.changes import change_figure
 from bench.report.drawing import (
     CHARACTERS_PER_INCH,
-    LONGEST_TITLE,
     WIDEST_FIGURE,
     Chart,
     Looks,
     add_legend,
+    attempt,
     charts_in,
     mark_cut,
     new_figure,
-    save,
     why_missing,
 )
 from bench.report.notes import variants
@@ -60,16 +59,18 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
             charts: list[Chart] = []
             for stem, what, figure in _figures(table):
                 title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
-                title = one_line(title, limit=LONGEST_TITLE)
-                figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-                charts.append(save(figure, folder / stem, title))
+                chart = attempt(figure, folder / stem, title)
+                charts += [chart] if chart is not None else []
             written.append(charts)
             drawn.extend(charts)
     return written
 
 
-def _figures(table: Table) -> Iterator[tuple[str, str, Any]]:
-    """(name of the file without its ending, what is shown, figure)."""
+Draw = Callable[[], Any]
+
+
+def _figures(table: Table) -> Iterator[tuple[str, str, Draw]]:
+    """(name of the file without its ending, what is shown, what draws it)."""
     rows = table.rows
     measured = [row for row in rows if row.samples_per_s is not None and not row.is_proved_wrong]
     if not measured:
@@ -78,23 +79,21 @@ def _figures(table: Table) -> Iterator[tuple[str, str, Any]]:
         for name, what, figure in _scaling_figures(table, measured):
             yield f"{table.stem}-{name}", what, figure
     for settings in table.settings:
-        figure = change_figure(settings, rows)
-        if figure is not None:
-            yield f"{settings.stem}-{CHANGE}", settings.title, figure
+        yield f"{settings.stem}-{CHANGE}", settings.title, partial(change_figure, settings, rows)
 
 
-def _scaling_figures(table: Table, measured: Sequence[Row]) -> Iterator[tuple[str, str, Any]]:
+def _scaling_figures(table: Table, measured: Sequence[Row]) -> Iterator[tuple[str, str, Draw]]:
     rows = table.rows
     if len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1:
-        yield "speedup", "Speedup over one device", _speedup(rows)
-    yield "throughput", "Throughput", _throughput(rows)
+        yield "speedup", "Speedup over one device", partial(_speedup, rows)
+    yield "throughput", "Throughput", partial(_throughput, rows)
     if any(known(memory_of(row, table.memory)) for row in measured):
-        yield "memory", "Memory of each device", _memory(rows, table.memory)
+        yield "memory", "Memory of each device", partial(_memory, rows, table.memory)
     if any(map(has_parts, measured)):
-        yield "peak", "What fills the memory", peak_figure(measured)
-        yield "timeline", "Memory over a step", timeline_figure(measured)
+        yield "peak", "What fills the memory", partial(peak_figure, measured)
+        yield "timeline", "Memory over a step", partial(timeline_figure, measured)
     if any(row.phases is not None for row in measured):
-        yield "step", "What a step is spent on", _step(measured)
+        yield "step", "What a step is spent on", partial(_step, measured)
 
 
 def are_readable(rows: Sequence[Row]) -> bool:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from tabulate import tabulate
 
-from bench.errors import OutputError, RecordsError, one_line
+from bench.errors import RecordsError
 from bench.records.collectives import Collective, Limit, iterate_collectives
 from bench.records.record import RunInfo
-from bench.records.store import RUN, read_run, write_atomically
+from bench.records.store import RUN, read_run
 from bench.report.cells import DASH
-from bench.report.drawing import Chart, charts_in, new_figure, save
-from bench.report.markup import escape, picture
+from bench.report.document import Cell, Document, Fold, Grid, Heading, Items, Part, Prose, Text
+from bench.report.drawing import Chart, attempt, charts_in, new_figure
+from bench.report.page import CHARTS, drawn, write_pages
 from bench.report.summary import machine_lines
 
-REPORT, CHARTS = "report.md", "charts"
 GIGA = 1e9
 """Of bandwidths, as nccl-tests has them: 1 GB is 10^9 bytes."""
 PUBLISHED = (
@@ -69,49 +68,40 @@ def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limi
 
 
 def write_collectives(folder: Path) -> Path:
-    """Make ``report.md`` and its charts from the folder's rows; returns the page's path.
+    """Make ``report.md``, ``report.html`` and the charts from the folder's rows.
+
+    Returns:
+        The path of the former.
 
     Raises:
         RecordsError: the folder holds no rows.
         OutputError: the report cannot be written.
     """
     info, rows, limits = load_collectives(folder)
-    path = folder / REPORT
-    try:
-        charts = draw(rows, limits, folder / CHARTS)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
-    except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
-        warnings.warn(f"the report has no charts: {error}", stacklevel=2)
-        charts = []
-    try:
-        write_atomically(path, page(info, rows, limits, charts).encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    return path
+    charts, problem = drawn(lambda: draw(rows, limits, folder / CHARTS), folder / CHARTS)
+    return write_pages(document(info, rows, limits, charts, problem), folder)
 
 
-def page(
+def document(
     info: RunInfo,
     rows: Sequence[Collective],
     limits: Sequence[Limit],
     charts: Sequence[Chart] = (),
-) -> str:
-    """The whole page as GitHub renders it."""
-    parts = ["# Collectives alone", *(f"- {escape(one)}" for one in found(rows, limits))]
-    parts = [parts[0], "\n".join(parts[1:])]
-    parts += [picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts]
-    parts += ["## NCCL against gloo", *_against(rows)]
+    problem: str = "",
+) -> Document:
+    """The whole page."""
+    parts: list[Part] = [Items([*found(rows, limits)]), Text(problem), *charts]
+    parts += [Heading(2, "NCCL against gloo"), *_against(rows)]
     for op, of_op in _grouped(rows, lambda row: row.op):
-        parts.append(f"## {escape(op)}")
+        parts.append(Heading(2, op))
         for number, (dtype, some) in enumerate(_grouped(of_op, lambda row: row.dtype)):
-            text = table(some)
-            if number and text:
-                text = f"<details><summary>{escape(dtype)}</summary>\n\n{text}\n\n</details>"
-            parts.append(text if number else f"{escape(dtype)}:\n\n{text}" if text else "")
-        parts.append("\n".join(f"- {escape(one)}" for one in reasons(of_op)))
-    parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", machine_lines(info)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+            shown = table(some, f"{op}, {dtype}")
+            if shown is not None:
+                parts += [Fold(dtype, [shown])] if number else [Text(f"{dtype}:"), shown]
+        parts.append(Items(reasons(of_op)))
+    parts += [Heading(2, "How to read this"), Prose(HOW_TO_READ)]
+    parts += [Heading(2, "Where it was measured"), Items(machine_lines(info))]
+    return Document(title="Collectives alone", parts=parts)
 
 
 def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
@@ -134,7 +124,7 @@ def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
         )
 
 
-def _against(rows: Sequence[Collective]) -> list[str]:
+def _against(rows: Sequence[Collective]) -> list[Part]:
     """Rows that differ in their backend alone, side by side; or why there are none."""
     good = {row.key: row for row in rows if row.status == "ok"}
     body = []
@@ -147,17 +137,18 @@ def _against(rows: Sequence[Collective]) -> list[str]:
             body.append([op, device, dtype, world_size, size_of(size), *times, f"{ratio:.3g}"])
     if body:
         heads = ["operation", "tensors on", "type", "ranks", "size", "NCCL", "gloo", "gloo / NCCL"]
-        return [_tabulated(body, heads, texts=3), PUBLISHED]
+        shown = _grid("NCCL against gloo", body, heads, texts=3)
+        return [shown, Text(PUBLISHED)]
     why = next((row.reason for row in rows if row.backend == "nccl" and row.reason), None)
-    return [f"NCCL: n/a ({escape(why or 'it was not asked for')}).", PUBLISHED]
+    return [Text(f"NCCL: n/a ({why or 'it was not asked for'})."), Text(PUBLISHED)]
 
 
-def table(rows: Sequence[Collective]) -> str:
-    """One operation in one type: a line a size, two columns a backend and number of ranks."""
+def table(rows: Sequence[Collective], caption: str) -> Grid | None:
+    """One operation in one type: a line a size, four columns a backend and number of ranks."""
     good = [row for row in rows if row.status == "ok"]
     lines = list(dict.fromkeys(map(line_of, good)))
     if not lines:
-        return ""
+        return None
     # Sizes are rounded to whole elements for each rank: those of one place go together.
     places: dict[int, dict[Line, Collective]] = {}
     for line in lines:
@@ -174,7 +165,7 @@ def table(rows: Sequence[Collective]) -> str:
             *((f"{line}: time", "algbw, GB/s", "busbw, GB/s", "back to back") for line in lines)
         ),
     ]
-    return _tabulated(body, heads, texts=1)
+    return _grid(caption, body, heads, texts=1)
 
 
 def _nearest(size: int, places: Iterable[int], ranks: int) -> int:
@@ -249,10 +240,14 @@ def _rate(rate: float | None) -> str:
     return DASH if rate is None else f"{rate / GIGA:.3g}"
 
 
-def _tabulated(body: Sequence[Sequence[object]], heads: Sequence[str], *, texts: int) -> str:
-    alignment = ["left"] * texts + ["right"] * (len(heads) - texts)
-    return tabulate(
-        body, heads, tablefmt="github", disable_numparse=True, colalign=alignment if body else None
+def _grid(
+    caption: str, body: Sequence[Sequence[object]], heads: Sequence[str], *, texts: int
+) -> Grid:
+    return Grid(
+        caption=caption,
+        headings=[*heads],
+        is_text=[place < texts for place in range(len(heads))],
+        body=[[Cell(text=str(value)) for value in line] for line in body],
     )
 
 
@@ -270,10 +265,10 @@ def draw(rows: Sequence[Collective], limits: Sequence[Limit], folder: Path) -> l
         for dtype, some in _grouped(rows, lambda row: row.dtype):
             shown = [row for row in some if row.back_to_back_busbw_bytes_per_s is not None]
             if shown:
-                title = one_line(f"Bus bandwidth of {dtype}, calls back to back")
-                figure = _panels(shown, limits)
-                figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-                charts.append(save(figure, folder / f"busbw-{dtype}", title))
+                title = f"Bus bandwidth of {dtype}, calls back to back"
+                figure = functools.partial(_panels, shown, limits)
+                chart = attempt(figure, folder / f"busbw-{dtype}", title)
+                charts += [chart] if chart is not None else []
     return charts
 
 

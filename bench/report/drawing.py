@@ -11,15 +11,16 @@ import io
 import itertools
 import math
 import os
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.analyze.rows import Row
-from bench.errors import BenchError, one_line
+from bench.errors import BenchError, in_words, one_line
 from bench.records.store import write_atomically
 from bench.report.notes import variants
 
@@ -49,6 +50,8 @@ LONGEST_TITLE, LONGEST_NAME = 300, 150
 WIDEST_FIGURE = 100.0
 """Inches."""
 CHARACTERS_PER_INCH = 15
+TOLD = "told: "
+TELLING = re.compile(rf'<g id="{TOLD}([^"]*)">')
 LEGEND_ROW = 0.19
 """Inches."""
 
@@ -64,6 +67,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """What it shows, in words; also for those who cannot see it."""
     svg: Path
     png: Path
+    problem: str | None = None
+    """Why it could not be drawn: there are no files then."""
 
 
 @contextlib.contextmanager
@@ -92,22 +97,66 @@ def charts_in(folder: Path, names: Iterable[str]) -> Iterator[list[Chart]]:
         for name, value in STYLE.items():
             mpl.rcParams[name] = value  # type: ignore[index, unused-ignore] # its names are many
         yield drawn
-    kept = {path for chart in drawn for path in (chart.svg, chart.png)}
+    kept = {path for chart in drawn if not chart.problem for path in (chart.svg, chart.png)}
     for name, suffix in itertools.product(names, ("svg", "png")):
         for stale in set(folder.glob(f"{name}.{suffix}")) - kept:
             stale.unlink()
 
 
-def save(figure: Any, path: Path, title: str) -> Chart:
-    """Write a figure in both formats; the same figure gives the same bytes."""
-    chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
+def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
+    """A chart, drawn and written; one with the reason where it cannot be drawn, which a font or a
+    library may prevent and no result is lost to; None where there is nothing to draw.
+
+    Args:
+        draw: gives a figure, or None.
+        path: of its files, without their ending.
+        title: what it shows.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    title = one_line(title, limit=LONGEST_TITLE)
+    chart = Chart(title=title, svg=path.with_name(f"{path.name}.svg"), png=path.with_name(f"{path.name}.png"))
+    try:
+        figure = draw()
+        if figure is None:
+            return None
+        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+        contents = _contents(figure, chart)
+    except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
+        problem = f"this chart could not be drawn: {in_words(error)}"
+        warnings.warn(f"{title}: {problem}", stacklevel=2)
+        return msgspec.structs.replace(chart, problem=problem)
+    for target, content in contents.items():
+        write_atomically(target, content)
+    return chart
+
+
+def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
+    """Both files; the same figure gives the same bytes."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # it has done its work, and need not do it for each format
-    for target, metadata in ((chart.svg, {"Date": None, "Title": title}), (chart.png, {})):
+    contents = {}
+    metadata: dict[Path, dict[str, str | None]] = {
+        chart.svg: {"Date": None, "Title": chart.title},
+        chart.png: {},
+    }
+    for target, known in metadata.items():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=metadata)
-        write_atomically(target, buffer.getvalue())
-    return chart
+        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=known)
+        contents[target] = buffer.getvalue()
+    contents[chart.svg] = _with_hovers(contents[chart.svg].decode()).encode()
+    return contents
+
+
+def tell(artist: Any, text: str) -> None:
+    """Have browsers show a text where one points at something that was drawn."""
+    artist.set_gid(f"{TOLD}{one_line(text)}")
+
+
+def _with_hovers(svg: str) -> str:
+    numbers = itertools.count(1)
+    return TELLING.sub(lambda found: f'<g id="told_{next(numbers)}"><title>{found[1]}</title>', svg)
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
