@@ -268,7 +268,7 @@ def draw(rows: Sequence[Collective], limits: Sequence[Limit], folder: Path) -> l
                 title = f"Bus bandwidth of {dtype}, calls back to back"
                 figure = functools.partial(_panels, shown, limits)
                 chart = attempt(figure, folder / f"busbw-{dtype}", title)
-                charts += [chart] if chart is not None else []
+                charts.extend([chart] if chart is not None else [])
     return charts
 
 

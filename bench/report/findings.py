@@ -155,14 +155,12 @@ def fastest(found: Ranking, names: _Names) -> str:
         unsure = ", no clear gain" if verdict == "no clear difference" else ""
         rate += f", {cells.significant(ratio.value)} times one device without a wrapper{unsure}"
     where = f"On {plural(best.case.world_size, 'device')}"
+    slower = f" Clearly slower: {_changes(found, names)}." if found.behind else ""
     if found.level:
-        what = "cannot be told from it"
-        text = f"{where} {names(best)} has the highest figure, {rate}; {names.many(found.level)} {what}"
-        if found.behind:
-            text += f". Clearly slower: {_changes(found, names)}"
-        return f"{text}."
+        level = f"{names.many(found.level)} cannot be told from it"
+        return f"{where} {names(best)} has the highest figure, {rate}; {level}.{slower}"
     if found.behind:
-        return f"{where} {names(best)} is the fastest: {rate}. Clearly slower: {_changes(found, names)}."
+        return f"{where} {names(best)} is the fastest: {rate}.{slower}"
     return f"{where} only {names(best)} could be ranked: {rate}."
 
 
@@ -216,7 +214,9 @@ def _memory(table: Table, found: Ranking, names: _Names) -> Iterator[str]:
     ranked = [best, *found.level, *(row for row, _ in found.behind)]
     known = {id(row): size for row in ranked if (size := peak(row)) is not None}
     own = known.get(id(best))
-    least = min((row for row in ranked if id(row) in known), key=lambda r: known[id(r)], default=best)
+    least = min(
+        (row for row in ranked if id(row) in known), key=lambda r: known[id(r)], default=best
+    )
     assert best.samples_per_s is not None
     if own and known[id(least)] < (1 - SAVES) * own and least.samples_per_s is not None:
         share = least.samples_per_s.value / best.samples_per_s.value
@@ -241,7 +241,8 @@ def _within(
     where = f"Within {_gib(limit)} GiB a device"
     if fitting:
         one = fitting[0]
-        yield f"{where}: {names(one)}, {cells.throughput(one)} {one.unit}s/s, has the highest figure."
+        rate = f"{cells.throughput(one)} {one.unit}s/s"
+        yield f"{where} {names(one)} has the highest figure: {rate}."
     elif known:
         yield f"{where}: nothing that was measured fits."
     found = [
@@ -275,7 +276,9 @@ def settings(table: SettingsTable, noise: Sequence[Row]) -> Iterator[str]:
         if alike:
             floor = noise_floor(noise, size)
             within = "" if floor is None else f" (the noise floor is {floor:.1%})"
-            parts.append(f"no clear difference{within}: {listed([_name(r, table) for r in alike], 12)}")
+            parts.append(
+                f"no clear difference{within}: {listed([_name(r, table) for r in alike], 12)}"
+            )
         rest = [row for row in told if _against(row, table).verdict is None]
         if rest:
             parts.append(f"not compared: {listed([_name(row, table) for row in rest])}")
@@ -364,8 +367,8 @@ def doubts(rows: Sequence[Row], names: _Names) -> Iterator[str]:
     measured = [row for row in rows if row.samples_per_s is not None]
     failed = [row for row in measured if row.is_proved_wrong]
     if failed:
-        whys = {flag: why for row in failed for flag, why in WRONG.items() if flag in row.flags}
-        why = f" ({', '.join(whys.values())})" if whys else ""
+        known = {flag: why for row in failed for flag, why in WRONG.items() if flag in row.flags}
+        why = f" ({', '.join(known.values())})" if known else ""
         yield f"Wrong, did not train the same model{why}: {names.many(failed, sized=True)}."
     unproved = [
         row

@@ -58,7 +58,9 @@ def html_of(document: Document) -> str:
     return template.render(
         title=document.title,
         parts=[*_numbered(document.parts, iter(range(1, 10**9)))],
-        sections=[part.text for part in document.parts if _is_section(part)],
+        sections=[
+            part.text for part in document.parts if isinstance(part, Heading) and part.level == 2
+        ],
         dark=IN_THE_DARK,
     )
 

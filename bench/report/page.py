@@ -21,7 +21,7 @@ from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report import batches
-from bench.report.charts import CHANGE, are_readable, write_charts
+from bench.report.charts import OF_SETTINGS, not_readable, write_charts
 from bench.report.document import Document, Grid, Heading, Items, Part, Prose, Text
 from bench.report.drawing import Chart
 from bench.report.findings import findings
@@ -163,10 +163,8 @@ def document(
         assert isinstance(table, Table)
         parts += [Heading(2, table.title), Text(f"{table.rule.capitalize()}.")]
         parts += section(table, pictures)
-        if not are_readable(table.rows):
-            count = len(table.rows)
-            parts.append(Text(f"No charts: {count} rows are more than one could read in them."))
-        own = {_chart_stem(one) for one in table.settings}
+        parts.append(Text(not_readable(table.rows)))
+        own = {stem for one in table.settings for stem in _chart_stems(one)}
         parts += [one for one in pictures if one.svg.stem not in own]
     parts += [Heading(2, "How to read this"), Prose(HOW_TO_READ)]
     parts += [Prose(SETTINGS_TO_READ)] if any(table.settings for table in tables) else []
@@ -181,8 +179,8 @@ def what_was_found(tables: Sequence[Table]) -> Iterator[Part]:
         yield Items([finding.text for finding in some])
 
 
-def _chart_stem(table: SettingsTable) -> str:
-    return f"{table.stem}-{CHANGE}"
+def _chart_stems(table: SettingsTable) -> set[str]:
+    return {f"{table.stem}-{name}" for name in OF_SETTINGS}
 
 
 def scaling(table: Table) -> Grid:
@@ -200,7 +198,7 @@ def section(table: Table, charts: Sequence[Chart] = ()) -> list[Part]:
     parts: list[Part] = [scaling(table)]
     for one in table.settings:
         parts += [Heading(3, one.title), settings(one)]
-        parts += [chart for chart in charts if chart.svg.stem == _chart_stem(one)]
+        parts += [chart for chart in charts if chart.svg.stem in _chart_stems(one)]
     parts.append(Heading(3, DETAILS) if table.settings else Text(f"{DETAILS}:"))
     parts.append(grid(table.rows, table.details, "details", f"{table.title}: {DETAILS.lower()}"))
     return parts + largest_batches(table)
