@@ -14,11 +14,11 @@ from bench.cli.output import print_text
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders.")],
 ) -> None:
-    """Make report.md and its charts again from the records, without torch."""
-    from bench.records.collectives import COLLECTIVES
+    """Make report.md, report.html and the charts again from the records, without torch."""
+    from bench.records.collectives import holds_collectives
     from bench.report.collectives import write_collectives
     from bench.report.page import write_report
 
     for folder in folders:
-        is_of_comm = (folder / COLLECTIVES).is_file()
-        print_text(str(write_collectives(folder) if is_of_comm else write_report(folder)))
+        write = write_collectives if holds_collectives(folder) else write_report
+        print_text(str(write(folder)))

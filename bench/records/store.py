@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self, TypeVar
@@ -21,6 +24,7 @@ from bench.records.record import SCHEMA, Record, RunInfo
 
 RECORDS = "records.jsonl"
 RUN = "run.json"
+COMPRESSED = ".gz"
 MOST_NAMED = 10
 """Lines left out that are named one by one."""
 
@@ -44,6 +48,8 @@ class Store:
         self._can_resume = name == RECORDS
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if (folder / f"{name}{COMPRESSED}").exists():
+                raise OutputError(f"{folder}: holds published results; choose another --out")
             self._records = (folder / name).open("ab", buffering=0)
             fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not resume and self._records.tell() > 0:
@@ -185,7 +191,7 @@ def iterate_lines(
     decoder = msgspec.json.Decoder(kind)
     left_out = 0
     try:
-        with path.open("rb") as file:
+        with open_lines(path) as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -196,10 +202,23 @@ def iterate_lines(
                     left_out += 1
                     if left_out <= MOST_NAMED:
                         _warn(f"{path}:{number}: left out, {found}")
-    except OSError as error:
-        raise RecordsError(f"{path}: cannot be read: {error.strerror}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecordsError(f"{path}: cannot be read: {reason}") from error
     if left_out > MOST_NAMED:
         _warn(f"{path}: {left_out} lines were left out; the first {MOST_NAMED} are named above")
+
+
+def open_lines(path: Path) -> BufferedIOBase:
+    """A file of lines, compressed or not, as its name says."""
+    return gzip.open(path) if path.suffix == COMPRESSED else path.open("rb")
+
+
+def lines_file(folder: Path, name: str) -> Path | None:
+    """The file of that name in a folder, or its compressed form; None where there is neither."""
+    return next(
+        (path for path in (folder / name, folder / f"{name}{COMPRESSED}") if path.is_file()), None
+    )
 
 
 def _decode(
@@ -247,8 +266,8 @@ def recorded(records: Iterable[Record]) -> set[tuple[str, int, Pass]]:
 def _existing(folder: Path, name: str) -> Path:
     if not folder.is_dir():
         raise RecordsError(f"{folder}: no such folder")
-    path = folder / name
-    if not path.is_file():
+    path = lines_file(folder, name)
+    if path is None:
         raise RecordsError(f"{folder}: holds no {name}; is it a results folder of bench run?")
     return path
 

@@ -61,6 +61,9 @@ DOUBTS = {
 """Flags that speak against a figure, with the reason in few words; the worst first."""
 
 
+SLOWER = " Clearly slower: "
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence, or a few that belong together."""
 
@@ -81,9 +84,11 @@ def findings(tables: Sequence[Table]) -> list[Finding]:
 
 
 def headline(tables: Sequence[Table]) -> str:
-    """The first of them, for a list of runs."""
+    """The first of them in short, for a list of runs."""
     first = next(iter(findings(tables)), None)
-    return "nothing was measured" if first is None else f"{first.about}: {first.text}"
+    if first is None:
+        return "nothing was planned"
+    return f"{first.about}: {first.text.partition(SLOWER)[0]}"
 
 
 def _of_table(table: Table, noise: Noise) -> Iterator[tuple[Kind, str]]:
@@ -155,7 +160,7 @@ def fastest(found: Ranking, names: _Names) -> str:
         unsure = ", no clear gain" if verdict == "no clear difference" else ""
         rate += f", {cells.significant(ratio.value)} times one device without a wrapper{unsure}"
     where = f"On {plural(best.case.world_size, 'device')}"
-    slower = f" Clearly slower: {_changes(found, names)}." if found.behind else ""
+    slower = f"{SLOWER}{_changes(found, names)}." if found.behind else ""
     if found.level:
         level = f"{names.many(found.level)} cannot be told from it"
         return f"{where} {names(best)} has the highest figure, {rate}; {level}.{slower}"
