@@ -441,8 +441,9 @@ matrix:
 
 
 def test_ids_of_cases_do_not_change_with_fields_that_were_added() -> None:
-    published = {record.case.id: record.case for record in read_records(Path("results/quick"))}
-    for id_, case in published.items():
+    (published,) = Path("results").glob("*-quick")
+    cases = {record.case.id: record.case for record in read_records(published)}
+    for id_, case in cases.items():
         assert identify(msgspec.structs.replace(case, id="")).id == id_
 
 
