@@ -100,8 +100,7 @@ def _line(
     label, colour, marker = looks.of(points[0])
     axes.errorbar(
         places, values, yerr=[below, above], label=label, color=colour, marker=marker,
-        markersize=5, capsize=2, linewidth=1.2, elinewidth=1, markeredgecolor="#ffffff",
-        markeredgewidth=0.4,
+        markersize=6, capsize=2, linewidth=1.2, elinewidth=1, markeredgewidth=0,
     )  # fmt: skip
     for place, (row, one) in zip(places, found, strict=True):
         (point,) = axes.plot(place, one.value, "o", color=colour, alpha=0.01, markersize=9)

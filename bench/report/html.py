@@ -52,7 +52,7 @@ def html_of(document: Document) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"prose": prose, "sort_key": sort_key}
+    environment.filters |= {"prose": prose, "sort_key": sort_key, "breakable": breakable}
     environment.tests |= {"chart": lambda part: isinstance(part, Chart)}
     template = environment.get_template("report.html.j2")
     return template.render(
@@ -121,6 +121,16 @@ def prose(text: str) -> Markup:
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", marked)
     paragraphs = re.split(r"\n{2,}", marked)
     return Markup("\n".join(f"<p>{one}</p>" for one in paragraphs))  # noqa: S704 - escaped above
+
+
+def breakable(text: str) -> Markup:
+    """A name that may go on in the next line where its parts end.
+
+    >>> breakable("a_b(<c>=d)")
+    Markup('a_<wbr>b(<wbr>&lt;c&gt;=<wbr>d)')
+    """
+    parts = re.split(r"(?<=[_(=,])(?=.)", one_line(text, MOST_CHARACTERS))
+    return Markup("<wbr>").join(parts)
 
 
 def sort_key(cell: Cell, is_text: bool) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from bench.analyze.ranking import Ranking, ranking
 from bench.analyze.rows import Row
 from bench.analyze.settings import BUCKET_OPTIONS, buckets_of
-from bench.analyze.stats import Noise, noise_of
+from bench.analyze.stats import Noise
 from bench.errors import one_line, plural
 from bench.report import cells
 from bench.report.drawing import COLOURS, MARKERS, OTHERS, add_legend, new_figure, tell, why_missing
@@ -81,13 +81,13 @@ def _place(row: Row) -> str:
     )
 
 
-def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Sequence[Row]) -> Any:
+def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Noise) -> Any:
     """Throughput over the size of the buckets; None where no sweep is among the rows.
 
     Args:
         rows: of settings.
         name: of each row by its case's id.
-        noise: all rows of the model, whose launches say what noise is.
+        noise: of the run.
     """
     sweeps = sweeps_of(rows, name)
     measured = [row for one in sweeps for row in one.rows if _rate(row)]
@@ -96,12 +96,11 @@ def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Sequence[R
     caps = {_place(row): _cap(row) for one in sweeps for row in one.rows}
     places = sorted(caps, key=lambda place: caps[place])
     figure, axes = new_figure(max(6.4, 1.6 + 0.75 * len(places)), 4.2)
-    known = noise_of(row.figures for row in noise)
     for number, one in enumerate(sweeps):
         shift = (number - (len(sweeps) - 1) / 2) * 0.5 / max(len(sweeps), 4)
         at = {place: index + shift for index, place in enumerate(places)}
         look = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
-        _sweep(axes, one, at, look, known)
+        _sweep(axes, one, at, look, noise)
     axes.set_xticks(range(len(places)), [_ticks(place, sweeps) for place in places])
     axes.set_xlim(-0.6, len(places) - 0.4)
     axes.set_ylim(0, 1.25 * max(map(_rate, measured)))

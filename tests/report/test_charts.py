@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -8,11 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bench.analyze.scaling import rows_of
 from bench.errors import OutputError
-from bench.records.record import Memory, Phases, Record
+from bench.records.record import Communication, Memory, Phases, Record
 from bench.records.store import Store
 from bench.report import charts as charts_module
 from bench.report.charts import MOST_ROWS, MOST_VARIANTS, not_readable, write_charts
@@ -20,6 +22,7 @@ from bench.report.page import write_report
 from bench.report.tables import Table, tables_of
 from tests.analyze.test_scaling import launches, timing
 from tests.fakes import make_case
+from tests.report.made_settings import ladder_rows
 from tests.report.test_page import make_folder, make_info
 
 PHASES = Phases(data_s=0.001, forward_s=0.1, backward_s=0.2, optimizer_s=0.05)
@@ -211,3 +214,45 @@ def test_a_folder_without_a_figure_has_a_page_all_the_same(tmp_path: Path) -> No
             )
         )  # fmt: skip
     assert "skipped: no" in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_nothing_overlaps_or_is_cut_off_with_twelve_long_names_and_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every text lies within its picture, and the legend below the axes."""
+    looked_at: list[str] = []
+    original = Figure.savefig
+
+    def savefig(figure: Any, *arguments: Any, **words: Any) -> None:
+        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+        legends = [text for legend in figure.legends for text in legend.get_texts()]
+        axes = [text for one in figure.axes for text in (*one.texts, *one.get_yticklabels())]
+        for text in [*legends, *axes, *figure.texts]:
+            box = text.get_window_extent(renderer)
+            if text.axes is not None and not text.axes.bbox.y0 <= box.y0 <= text.axes.bbox.y1:
+                continue  # a tick beyond the axis, which is not drawn
+            sides = box.x0, figure.bbox.x1 - box.x1, box.y0, figure.bbox.y1 - box.y1
+            assert min(sides) >= -1, (figure.get_suptitle(), text.get_text(), sides)
+            looked_at.append(text.get_text())
+        for legend, one in itertools.product(figure.legends, figure.axes):
+            assert legend.get_window_extent(renderer).y1 <= one.bbox.y0, figure.get_suptitle()
+        original(figure, *arguments, **words)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    spent = Communication(busy_s=0.05, exposed_s=0.02, wait_s=0.01, profiled_step_s=0.4)
+    shown = table((1, 2), 12, communication=spent)
+    failed = msgspec.structs.replace(
+        shown.rows[-1],
+        status="out_of_memory",
+        samples_per_s=None,
+        phases=None,
+        peaks={},
+        figures=[],
+    )
+    rows = [*shown.rows[:-1], failed]
+    (charts,) = write_charts([msgspec.structs.replace(shown, rows=rows)], tmp_path)
+    assert not any(chart.problem for chart in charts)
+    assert sum("out of memory" in text for text in looked_at) >= 4
+    (ladder,) = tables_of(ladder_rows())
+    (charts,) = write_charts([ladder], tmp_path)
+    assert charts[-1].svg.stem.endswith("-waterfall")
