@@ -6,6 +6,7 @@ Never imports torch: a report can be made again anywhere, from the files alone.
 from __future__ import annotations
 
 import itertools
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ REPORT = "report.md"
 HTML = "report.html"
 
 CHARTS = "charts"
+COLUMNS = 80
+"""Of a terminal."""
 T = TypeVar("T")
 DETAILS = "Where time and memory go"
 
@@ -220,16 +223,25 @@ def settings(table: SettingsTable) -> Grid:
 
 
 def plain(rows: Sequence[Row]) -> str:
-    """The scaling tables for a terminal, and those of settings."""
+    """The scaling tables for a terminal of 80 columns, those of settings, and what was found."""
+    tables = tables_of(rows, compact=True)
     parts = []
-    for table in tables_of(rows, compact=True):
-        parts.append(one_line(f"{table.title}: {table.rule}"))
-        parts += _plain(table.rows, table.columns, "terminal", one_line(table.noise, limit=2000))
+    for table in tables:
+        parts.append(folded(f"{table.title}: {table.rule}"))
+        parts += _plain(table.rows, table.columns, "terminal", folded(table.noise))
         for one in table.settings:
-            parts.append(one_line(f"{table.title}: {one.title.lower()}"))
-            warned = [f"warning: {one_line(warning)}" for warning in one.warnings]
+            parts.append(folded(f"{table.title}: {one.title.lower()}"))
+            warned = [folded(f"warning: {warning}") for warning in one.warnings]
             parts += _plain(one.rows, one.columns, "changes", *warned)
+    for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
+        parts.append("\n".join([folded(f"{about}:"), *(folded(f"- {one.text}") for one in some)]))
     return "\n\n".join(part for part in parts if part)
+
+
+def folded(text: str) -> str:
+    """Text over lines of a terminal, those after the first set in."""
+    flat = one_line(text, limit=2000)
+    return textwrap.fill(flat, COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _plain(
@@ -239,6 +251,6 @@ def _plain(
     shown = grid(rows, columns, which)
     yield for_terminal(shown)
     yield from below
-    common = [f"All rows: {one_line(note)}" for note in shown.common]
-    numbered = [f"[{n}] {one_line(note)}" for n, note in enumerate(shown.notes, 1)]
+    common = [folded(f"All rows: {note}") for note in shown.common]
+    numbered = [folded(f"[{n}] {note}") for n, note in enumerate(shown.notes, 1)]
     yield "\n".join([*common, *numbered])
