@@ -7,6 +7,7 @@ their colours named so that a dark page can give them others.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -42,8 +43,8 @@ IN_THE_DARK = {
 any colour vision as theirs are, and with three times the background's contrast or more."""
 
 
-def html_of(document: Document) -> str:
-    """The whole page."""
+@functools.cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bench.report"),
         autoescape=True,
@@ -54,8 +55,12 @@ def html_of(document: Document) -> str:
     )
     environment.filters |= {"prose": prose, "sort_key": sort_key, "breakable": breakable}
     environment.tests |= {"chart": lambda part: isinstance(part, Chart)}
-    template = environment.get_template("report.html.j2")
-    return template.render(
+    return environment.get_template("report.html.j2")
+
+
+def html_of(document: Document) -> str:
+    """The whole page."""
+    return _template().render(
         title=document.title,
         parts=[*_numbered(document.parts, iter(range(1, 10**9)))],
         sections=[

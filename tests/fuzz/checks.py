@@ -17,6 +17,7 @@ from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite
 from bench.report.charts import write_charts
+from bench.report.document import Document
 from bench.report.html import html_of
 from bench.report.index import machine as where
 from bench.report.markdown import markdown_of
@@ -26,6 +27,7 @@ from bench.report.tables import tables_of
 from tests.fuzz.guard import guarded
 from tests.report.test_html import Parsed
 
+html_of(Document(title="", parts=[]))  # reads the templates, which are no part of a page
 LONGEST_LINE = 1000
 NAMED = re.compile(r"([\w.]+):\w+")
 NO_NUMBER = re.compile(r"(?<![A-Za-z])(?:nan|inf|infinity)(?![A-Za-z])", re.IGNORECASE)

@@ -19,7 +19,7 @@ from tests.fakes import make_case
 from tests.report.test_page import make_folder, make_info
 
 HOSTILE = '<script>alert(1)</script>" onload="x" \u202e\x1b[31m{{ 7 * 7 }} --> </svg>'
-EMPTY = {"meta", "input", "br", "hr", "img", "link"}
+EMPTY = {"meta", "input", "br", "wbr", "hr", "img", "link"}
 
 
 class Parsed(HTMLParser):
