@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,21 +12,17 @@ from bench.errors import RecordsError
 from bench.records.collectives import Collective, Limit, iterate_collectives
 from bench.records.record import RunInfo
 from bench.records.store import RUN, read_run
+from bench.report.bandwidth import GIGA, Line, draw, grouped, line_of, size_of
 from bench.report.cells import DASH
 from bench.report.document import Cell, Document, Fold, Grid, Heading, Items, Part, Prose, Text
-from bench.report.drawing import Chart, attempt, charts_in, new_figure
+from bench.report.drawing import Chart
 from bench.report.page import CHARTS, drawn, write_pages
 from bench.report.summary import machine_lines
 
-GIGA = 1e9
-"""Of bandwidths, as nccl-tests has them: 1 GB is 10^9 bytes."""
 PUBLISHED = (
     "Published, on one A100 machine, for 100 MB: 1.2 ms over NCCL against 87 ms over gloo (an "
     "article on going from DP to DDP; it names neither the ranks nor where the tensors were)."
 )
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
-"""Of numbers of ranks and backends: Okabe and Ito's."""
-MARKERS = "osD^vP*X"
 HOW_TO_READ = """\
 A call is timed alone, all ranks having started it together, and again in rows of calls back to
 back. *Time* is that of one call alone on the slowest rank: the median of all calls, and between
@@ -41,16 +35,6 @@ that a rank sends in an all-to-all. Send and receive go around in a ring, all ra
 are checked before and after with values that differ from rank to rank and are exact in each type.
 What gloo reaches is effective: its threads share the cores with what they serve.
 """
-
-
-class Line(NamedTuple):
-    """What stands in one column, or is one line of a chart."""
-
-    backend: str
-    world_size: int
-
-    def __str__(self) -> str:
-        return f"{self.backend} x{self.world_size}"
 
 
 def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limit]]:
@@ -92,9 +76,9 @@ def document(
     """The whole page."""
     parts: list[Part] = [Items([*found(rows, limits)]), Text(problem), *charts]
     parts += [Heading(2, "NCCL against gloo"), *_against(rows)]
-    for op, of_op in _grouped(rows, lambda row: row.op):
+    for op, of_op in grouped(rows, lambda row: row.op):
         parts.append(Heading(2, op))
-        for number, (dtype, some) in enumerate(_grouped(of_op, lambda row: row.dtype)):
+        for number, (dtype, some) in enumerate(grouped(of_op, lambda row: row.dtype)):
             shown = table(some, f"{op}, {dtype}")
             if shown is not None:
                 parts += [Fold(dtype, [shown])] if number else [Text(f"{dtype}:"), shown]
@@ -109,7 +93,7 @@ def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
     for limit in limits:
         at_once = "" if limit.ranks == 1 else f", {limit.ranks} ranks at the same time"
         yield f"Limit, measured in this run: {limit.what} {_rate(limit.bytes_per_s)} GB/s{at_once}."
-    for (op, line), some in _grouped(rows, lambda row: (row.op, line_of(row))):
+    for (op, line), some in grouped(rows, lambda row: (row.op, line_of(row))):
         good = [row for row in some if row.status == "ok" and row.back_to_back_busbw_bytes_per_s]
         if not good:
             continue
@@ -207,23 +191,6 @@ def _which(rows: Sequence[Collective]) -> str:
     return f"{lines}, {size_of(sizes[0])} to {size_of(sizes[-1])}"
 
 
-def line_of(row: Collective) -> Line:
-    """Where a row belongs."""
-    return Line(row.backend, row.world_size)
-
-
-def size_of(size: int) -> str:
-    """Bytes for people, in powers of 1024.
-
-    >>> size_of(1024), size_of(67108864), size_of(100_000_000), size_of(12)
-    ('1 KiB', '64 MiB', '95.4 MiB', '12 B')
-    """
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size} B"
-
-
 def duration_of(seconds: float) -> str:
     """Seconds for people.
 
@@ -249,69 +216,3 @@ def _grid(
         is_text=[place < texts for place in range(len(heads))],
         body=[[Cell(text=str(value)) for value in line] for line in body],
     )
-
-
-def _grouped(rows: Iterable[Collective], key: Any) -> Iterator[tuple[Any, list[Collective]]]:
-    """Rows that agree in something, in the order in which they first came."""
-    groups: dict[Any, list[Collective]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    yield from groups.items()
-
-
-def draw(rows: Sequence[Collective], limits: Sequence[Limit], folder: Path) -> list[Chart]:
-    """Bus bandwidth over the size: a chart a type, a panel an operation, a line a column."""
-    with charts_in(folder, ["busbw-*"]) as charts:
-        for dtype, some in _grouped(rows, lambda row: row.dtype):
-            shown = [row for row in some if row.back_to_back_busbw_bytes_per_s is not None]
-            if shown:
-                title = f"Bus bandwidth of {dtype}, calls back to back"
-                figure = functools.partial(_panels, shown, limits)
-                chart = attempt(figure, folder / f"busbw-{dtype}", title)
-                charts.extend([chart] if chart is not None else [])
-    return charts
-
-
-def _panels(rows: Sequence[Collective], limits: Sequence[Limit]) -> Any:
-    ops = list(dict.fromkeys(row.op for row in rows))
-    columns = min(3, len(ops))
-    lines = sorted({line_of(row) for row in rows})
-    figure, _ = new_figure(3.2 * columns + 0.4, 2.6 * -(-len(ops) // columns) + 0.7)
-    figure.clear()
-    panels = figure.subplots(-(-len(ops) // columns), columns, squeeze=False, sharex=True)
-    top = max(row.back_to_back_busbw_bytes_per_s or 0.0 for row in rows) / GIGA
-    for panel, op in itertools.zip_longest(panels.flat, ops):
-        if op is None:
-            panel.set_axis_off()
-            continue
-        for number, line in enumerate(lines):
-            points = sorted(
-                (row.bytes, row.back_to_back_busbw_bytes_per_s / GIGA)
-                for row in rows
-                if row.op == op
-                and line_of(row) == line
-                and row.back_to_back_busbw_bytes_per_s is not None
-            )
-            panel.plot(
-                [size for size, _ in points], [rate for _, rate in points], label=str(line),
-                color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
-                markersize=4, linewidth=1.4,
-            )  # fmt: skip
-        for limit in limits:
-            if limit.ranks > 1 and limit.bytes_per_s / GIGA < 3 * top:
-                style = {"memory copy": ":", "loopback": "--"}.get(limit.what, "-.")
-                panel.axhline(
-                    limit.bytes_per_s / GIGA, color="#777777", linewidth=1, linestyle=style,
-                    label=f"{limit.what}, {limit.ranks} ranks at once",
-                )  # fmt: skip
-        panel.set_title(op, fontsize=9, loc="left")
-        panel.set_xscale("log", base=2)
-        panel.set_ylim(0, None)
-        panel.grid(alpha=0.3)
-        panel.xaxis.set_major_formatter(lambda size, _: size_of(int(size)))
-        panel.tick_params(axis="x", labelsize=7)
-    for panel in panels[:, 0]:
-        panel.set_ylabel("busbw, GB/s")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    return figure

@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from bench.analyze.ranking import (
     Ranking,
-    exposed_share,
     is_comparable,
     is_lossy,
     ranking,
-    wait_share,
 )
 from bench.analyze.rows import Comparison, Row
 from bench.analyze.stats import Noise, noise_of
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.report import cells
-from bench.report.notes import variants
+from bench.report.naming import Names, listed
+from bench.report.remarks import communication, doubts, missing
 from bench.report.settings import PLAIN, SettingsTable
 from bench.report.tables import Table
 
 Kind = Literal["fastest", "memory", "settings", "communication", "missing", "doubt"]
 
-BINDS = 0.2
-"""Share of a step from which communication that nothing hides is said to bind."""
 SAVES = 0.1
 """Share of the fastest row's memory that another must save to be named for it."""
-MOST_NAMED = 5
-"""Rows that are named in one sentence."""
-WRONG = {
-    "ranks_differ": "ranks ended with different parameters",
-    "duplicate_data": "ranks trained on the same samples",
-}
-DOUBTS = {
-    "communication_contradicts": "figures of communication do not go together",
-    "oversubscribed": "more devices than cores",
-    "ranks_share_cores": "processes took turns on one core",
-    "no_warmup": "nothing was warmed up",
-    "profiler_on": "something observed the program while it was timed",
-    "recompiled": "something was compiled within the window",
-    "throttled": "the devices were held back",
-    "other_programs": "other programs ran meanwhile",
-    "stolen": "the hypervisor gave the time to others",
-    "mixed_devices": "the devices are not all of one kind",
-    "unequal_environments": "launches ran in different environments",
-    "loss_not_finite": "the loss was no finite number",
-    "steps_skipped": "optimizer steps were skipped",
-    "drifting": "figures rose or fell with time",
-    "bimodal": "steps or launches stand around two levels",
-    "warmup_not_over": "more warm-up steps are needed",
-    "noisy": "launches lie far apart",
-    "imprecise": "the interval is wider than 10 % either way",
-    "superlinear": "more speedup than devices",
-    "profile_slowed": "the profile slowed the step, so that figures of communication are too high",
-}
-"""Flags that speak against a figure, with the reason in few words; the worst first."""
-
-
 SLOWER = " Clearly slower: "
 
 
@@ -92,7 +58,7 @@ def headline(tables: Sequence[Table]) -> str:
 
 
 def _of_table(table: Table, noise: Noise) -> Iterator[tuple[Kind, str]]:
-    names = _Names(table.rows)
+    names = Names(table.rows)
     found = _largest(table.rows, noise)
     if found is not None:
         yield "fastest", fastest(found, names)
@@ -107,39 +73,6 @@ def _of_table(table: Table, noise: Noise) -> Iterator[tuple[Kind, str]]:
     yield from (("doubt", text) for text in doubts(table.rows, names))
 
 
-class _Names:
-    """What rows are called in a sentence."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._name = variants(rows)
-
-    def __call__(self, row: Row) -> str:
-        return self._name(row.case)
-
-    def sized(self, row: Row) -> str:
-        """With the number of devices."""
-        return f"{self(row)} x{row.case.world_size}"
-
-    def many(self, rows: Iterable[Row], *, sized: bool = False) -> str:
-        """Some of them, and the number of the others."""
-        return listed([self.sized(row) if sized else self(row) for row in rows])
-
-
-def listed(texts: Sequence[str], most: int = MOST_NAMED) -> str:
-    """Texts in a sentence, no more than one reads.
-
-    >>> listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdef"), 2)
-    ('a', 'a, b and c', 'a, b and 4 others')
-    >>> listed(["a, with x", "b", "c"])
-    'a, with x; b and c'
-    """
-    comma = "; " if any(", " in text for text in texts) else ", "
-    *some, last = texts
-    if len(texts) > most + 1:
-        some, last = list(texts[:most]), f"{len(texts) - most} others"
-    return f"{comma.join(some)} and {last}" if some else last
-
-
 def _largest(rows: Sequence[Row], noise: Noise) -> Ranking | None:
     """The ranking on most devices on which anything can be ranked."""
     exact = [row for row in rows if not is_lossy(row)]
@@ -150,7 +83,7 @@ def _largest(rows: Sequence[Row], noise: Noise) -> Ranking | None:
     return None
 
 
-def fastest(found: Ranking, names: _Names) -> str:
+def fastest(found: Ranking, names: Names) -> str:
     """Such as: On 2 devices ddp is the fastest: 5.6 images/s, 1.10 times one device."""
     best = found.best
     rate = f"{cells.throughput(best)} {best.unit}s/s"
@@ -169,11 +102,11 @@ def fastest(found: Ranking, names: _Names) -> str:
     return f"{where} only {names(best)} could be ranked: {rate}."
 
 
-def _changes(found: Ranking, names: _Names) -> str:
+def _changes(found: Ranking, names: Names) -> str:
     return listed([f"{names(row)} ({change:+.0%})" for row, change in found.behind])
 
 
-def lossy(rows: Sequence[Row], found: Ranking, names: _Names) -> str:
+def lossy(rows: Sequence[Row], found: Ranking, names: Names) -> str:
     """Rows that are faster since they train on other gradients."""
     best = found.best
     assert best.samples_per_s is not None, "what was ranked has a figure"
@@ -196,7 +129,7 @@ def lossy(rows: Sequence[Row], found: Ranking, names: _Names) -> str:
     )
 
 
-def reference(rows: Sequence[Row], found: Ranking, names: _Names) -> str:
+def reference(rows: Sequence[Row], found: Ranking, names: Names) -> str:
     """Rows that were left out of the ranking since they only stand for an algorithm."""
     others = [
         row
@@ -211,7 +144,7 @@ def reference(rows: Sequence[Row], found: Ranking, names: _Names) -> str:
     return f"Not ranked, since it only carries out the algorithm on a CPU: {listed(rates)}."
 
 
-def _memory(table: Table, found: Ranking, names: _Names) -> Iterator[str]:
+def _memory(table: Table, found: Ranking, names: Names) -> Iterator[str]:
     def peak(row: Row) -> int | None:
         return max(cells.known(cells.memory_of(row, table.memory)), default=None)
 
@@ -239,7 +172,7 @@ def _memory(table: Table, found: Ranking, names: _Names) -> Iterator[str]:
 
 
 def _within(
-    limit: int, ranked: Sequence[Row], known: dict[int, int], names: _Names
+    limit: int, ranked: Sequence[Row], known: dict[int, int], names: Names
 ) -> Iterator[str]:
     """The fastest that a limit of memory allows, as far as peaks are known."""
     fitting = [row for row in ranked if known.get(id(row), limit + 1) <= limit]
@@ -309,89 +242,3 @@ def _changed(row: Row, table: SettingsTable) -> str:
     assert ratio is not None, "what has a verdict has a ratio"
     by_design = ", lossy by design" if is_lossy(row) else ""
     return f"{_name(row, table)} ({ratio.value - 1:+.1%}{by_design})"
-
-
-def communication(rows: Sequence[Row], names: _Names) -> Iterator[str]:
-    """Where it binds, on most devices on which it is known; and why rows gain nothing."""
-    known = [
-        (share, row)
-        for row in rows
-        if not row.is_proved_wrong
-        and "communication_contradicts" not in row.flags
-        and (share := exposed_share(row)) is not None
-    ]
-    size = max((row.case.world_size for _, row in known), default=0)
-    there = sorted(
-        ((share, row) for share, row in known if row.case.world_size == size),
-        key=lambda pair: -pair[0],
-    )
-    bound = [(share, row) for share, row in there if share >= BINDS]
-    where = f"on {plural(size, 'device')}"
-    if bound:
-        texts = [f"{names(row)} ({share:.0%} of a step)" for share, row in bound]
-        yield f"Communication that nothing hides binds {where}: {listed(texts)}."
-    elif there:
-        share, row = there[0]
-        yield (
-            f"Communication does not bind {where}: at most {share:.0%} of a step is "
-            f"communication that nothing hides ({names(row)})."
-        )
-    slow = [row for row in rows if row.speedup.verdict == "slower" and row.case.world_size > 1]
-    for row in slow[:MOST_NAMED]:
-        yield f"{names.sized(row)} is slower than one device: {_why_slow(row)}."
-    if len(slow) > MOST_NAMED:
-        yield f"{len(slow) - MOST_NAMED} more rows are slower than one device."
-
-
-def _why_slow(row: Row) -> str:
-    """Where its step goes, as far as a profile tells."""
-    exposed, waiting = exposed_share(row), wait_share(row)
-    if exposed is None or "communication_contradicts" in row.flags:
-        return "no profile says why"
-    parts = [f"{exposed:.0%} of its step is communication that nothing hides"]
-    parts += [f"{waiting:.0%} waiting for late ranks"] if waiting and waiting >= 0.01 else []
-    rest = 1 - exposed - (waiting or 0.0)
-    return ", ".join(parts) + (f", {rest:.0%} computation and all else" if rest > 0 else "")
-
-
-def missing(rows: Sequence[Row], names: _Names) -> Iterator[str]:
-    """Cases without a figure, by what became of them; a reason where all share it."""
-    kinds: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.samples_per_s is None:
-            kinds.setdefault(row.status, []).append(row)
-    for status, some in kinds.items():
-        reasons = {row.reason for row in some} - {None}
-        why = f", {next(iter(reasons))}" if len(reasons) == 1 else ""
-        what = status.replace("_", " ")
-        yield f"No figure, {what}{why}: {names.many(some, sized=True)}."
-
-
-def doubts(rows: Sequence[Row], names: _Names) -> Iterator[str]:
-    """Rows that are not to be trusted, and why."""
-    measured = [row for row in rows if row.samples_per_s is not None]
-    failed = [row for row in measured if row.is_proved_wrong]
-    if failed:
-        known = {flag: why for row in failed for flag, why in WRONG.items() if flag in row.flags}
-        why = f" ({', '.join(known.values())})" if known else ""
-        yield f"Wrong, did not train the same model{why}: {names.many(failed, sized=True)}."
-    unproved = [
-        row
-        for row in measured
-        if not row.is_proved_wrong and (row.parity is None or row.parity.verdict == "not_checked")
-    ]
-    if unproved:
-        yield f"Not proved to train the same model: {_which(unproved, measured, names)}."
-    reasons: dict[str, list[str]] = {}
-    for flag, why in DOUBTS.items():
-        some = [row for row in measured if flag in row.flags]
-        if some:
-            reasons.setdefault(_which(some, measured, names), []).append(why)
-    for which, whys in reasons.items():
-        yield f"Do not lean on {which}: {'; '.join(whys)}."
-
-
-def _which(some: Sequence[Row], rows: Sequence[Row], names: _Names) -> str:
-    if len(some) == len(rows) > 1:
-        return f"any of the {len(rows)} rows"
-    return names.many(some, sized=True)

@@ -9,7 +9,8 @@ from bench.analyze.rows import Row
 from bench.analyze.scaling import rows_of
 from bench.plan.case import Case
 from bench.records.record import BatchTrial, Communication, MaxBatch, Memory, Parity, Record
-from bench.report.findings import Kind, findings, headline, listed
+from bench.report.findings import Kind, findings, headline
+from bench.report.naming import listed
 from bench.report.tables import tables_of
 from tests.analyze.test_scaling import launches, parity, timing
 from tests.fakes import make_case
