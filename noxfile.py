@@ -114,7 +114,10 @@ def bench_backends(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def publish(session: nox.Session) -> None:
-    """Copy the results folder named into results/, and make its index and the README's table."""
+    """Copy the results folders named into results/, and make its index and the README's tables.
+
+    Names of users and hosts, and paths, are taken out unless ``--keep-names`` is given.
+    """
     run_python(session, "-m", "bench.report.publish", *session.posargs)
 
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bench.analyze.rows import Comparison as Ratio
 from bench.analyze.rows import Row
-from bench.errors import BenchError, one_line
+from bench.errors import BenchError
 from bench.records.record import Record, RunInfo
-from bench.report.notes import Footnotes
-from bench.report.page import plain
-from bench.report.style import Style, render
+from bench.report.document import Part, Text
+from bench.report.html import fragment_of
+from bench.report.page import plain, scaling
 from bench.report.tables import Table, tables_of
 
 Than = Literal["single", "ddp"]
-NOTEBOOK = Style(
-    name="unsafehtml",  # cells are made harmless one by one, so that marks can be set
-    mark=lambda numbers: f"<sup>{numbers}</sup>",
-    strike=lambda cell: f"<s>{cell}</s>",
-    escape=lambda text: html.escape(one_line(text)),
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -103,7 +95,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
-        return "\n".join(_section(table) for table in tables_of(self.rows))
+        tables = tables_of(self.rows)
+        return fragment_of([part for table in tables for part in _parts(table)])
 
 
 def _in_words(ratio: Ratio) -> str:
@@ -117,16 +110,5 @@ def _in_words(ratio: Ratio) -> str:
     return f"{found.value:.2f} of its samples per second{interval}"
 
 
-def _section(table: Table) -> str:
-    notes = Footnotes()
-    text = render(table.rows, table.columns, "scaling", notes, NOTEBOOK)
-    escape = NOTEBOOK.escape
-    return (
-        f"<h4>{escape(table.title)}</h4><p>{escape(table.rule)}</p>{text}"
-        f"<p>{escape(table.noise)}</p>{_list('ul', notes.common)}{_list('ol', notes.texts)}"
-    )
-
-
-def _list(kind: str, texts: Sequence[str]) -> str:
-    items = "".join(f"<li>{NOTEBOOK.escape(text)}</li>" for text in texts)
-    return f"<{kind}>{items}</{kind}>" if items else ""
+def _parts(table: Table) -> list[Part]:
+    return [Text(table.title, is_strong=True), Text(table.rule), scaling(table)]

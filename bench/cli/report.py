@@ -32,7 +32,7 @@ def report(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A file for what --format would print.")] = None,
 ) -> None:
-    """Make report.md and its charts again from the records, without torch."""
+    """Make report.md, report.html and the charts again from the records, without torch."""
     from bench.report.published import check_reference
 
     published = check_reference(reference)
@@ -57,18 +57,12 @@ def report(
 
 
 def _write(folder: Path, *, published: bool) -> Path:
+    from bench.records.collectives import holds_collectives
     from bench.report.collectives import write_collectives
     from bench.report.page import write_report
 
-    write = write_collectives if _is_of_comm(folder) else write_report
+    write = write_collectives if holds_collectives(folder) else write_report
     return write(folder, published=published)
-
-
-def _is_of_comm(folder: Path) -> bool:
-    from bench.records.collectives import COLLECTIVES
-    from bench.records.lines import place_of
-
-    return place_of(folder, COLLECTIVES) is not None
 
 
 def _rows(folders: list[Path], form: Format) -> Any:
@@ -77,11 +71,12 @@ def _rows(folders: list[Path], form: Format) -> Any:
     Raises:
         BenchError: the folders do not go into it together.
     """
+    from bench.records.collectives import holds_collectives
     from bench.report.collectives import load_collectives
     from bench.report.export import as_csv, flat, pytest_benchmark
     from bench.report.page import load
 
-    of_comm = [folder for folder in folders if _is_of_comm(folder)]
+    of_comm = [folder for folder in folders if holds_collectives(folder)]
     if form == "pytest-benchmark":
         if len(folders) > 1 or of_comm:
             raise BenchError("--format pytest-benchmark takes one run of a suite: a file each")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from bench.records.lines import iterate_lines
+from bench.records.lines import iterate_lines, place_of
 from bench.records.record import SCHEMA, AtLeastOne, Bytes, Rate, Seconds, Status
 
 COLLECTIVES = "collectives.jsonl"
@@ -100,6 +100,11 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """That did it at the same time."""
     bytes_per_s: Rate
     """Of each of them; what is sent while as much is received counts once."""
+
+
+def holds_collectives(folder: Path) -> bool:
+    """Whether a folder is one of ``bench comm``."""
+    return place_of(folder, COLLECTIVES) is not None
 
 
 def iterate_collectives(folder: Path) -> Iterator[Collective]:

@@ -10,6 +10,7 @@ import gzip
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -83,6 +84,11 @@ def existing(folder: Path, name: str) -> Path:
     return path
 
 
+def open_lines(path: Path) -> BufferedIOBase:
+    """A file of lines, compressed or not, as its name says."""
+    return gzip.open(path) if path.suffix == COMPRESSED else path.open("rb")
+
+
 def iterate_lines(
     folder: Path, name: str, kind: type[LineT], fault_of: Callable[[LineT], str | None]
 ) -> Iterator[LineT]:
@@ -122,9 +128,8 @@ def iterate_lines(
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers, as far as the file can be read; of long ones, the beginning."""
     number = 0
-    is_compressed = path.name.endswith(COMPRESSED)
     try:
-        with gzip.open(path, "rb") if is_compressed else path.open("rb") as file:
+        with open_lines(path) as file:
             while line := file.readline(LONGEST):
                 number += 1
                 yield number, line

@@ -8,7 +8,8 @@ from typing import Any
 from bench.analyze.rows import Row
 from bench.records.record import Memory
 from bench.report.cells import GIB
-from bench.report.drawing import CHARACTERS_PER_INCH, Looks, add_legend, new_figure
+from bench.report.drawing import Looks, add_legend, new_figure
+from bench.report.lanes import stacked_figure
 
 CATEGORIES = {
     "parameters": "#0072b2",
@@ -46,27 +47,19 @@ def parts_of(memory: Memory) -> dict[str, int]:
 
 def peak_figure(rows: Sequence[Row]) -> Any:
     """What each row's peak is made of, on the device that holds most."""
-    shown = [row for row in rows if has_parts(row)]
-    looks = Looks(rows)
-    names = [f"{looks.label(row)} x{row.case.world_size}" for row in shown]
-    longest = max(map(len, names))
-    figure, axes = new_figure(5.4 + longest / CHARACTERS_PER_INCH, 1.2 + 0.3 * len(shown))
-    left = [0.0] * len(shown)
-    parts = [parts_of(row.memory) for row in shown if row.memory is not None]
-    for name in _present(parts):
-        widths = [one.get(name, 0) / GIB for one in parts]
-        axes.barh(
-            names, widths, left=left, color=CATEGORIES.get(name, "#000000"),
-            label=name.replace("_", " "), height=0.7,
-        )  # fmt: skip
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.margins(y=0.01)
-    axes.invert_yaxis()
-    axes.set_xlabel("GiB of live tensors at their peak, on the device that holds most")
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    add_legend(figure, axes)
-    return figure
+    parts = [
+        parts_of(row.memory) if row.memory is not None and not row.is_proved_wrong else {}
+        for row in rows
+    ]
+    names = _present(parts)
+    bars = [{name: one[name] / GIB for name in names if name in one} for one in parts]
+    return stacked_figure(
+        zip(rows, bars, strict=True),
+        Looks(rows),
+        CATEGORIES,
+        xlabel="GiB of live tensors at their peak, on the device that holds most",
+        unit="GiB",
+    )
 
 
 def timeline_figure(rows: Sequence[Row]) -> Any:

@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tabulate import tabulate
-
 from bench.analyze.rows import Row
 from bench.records.check import fault_of
 from bench.records.lines import iterate_lines
 from bench.records.record import Record
 from bench.records.scaling import PREDICTED, PREDICTIONS
 from bench.report.cells import DASH
-from bench.report.markup import escape
+from bench.report.document import Part, Text, grid_of
 from bench.report.notes import variants
 
 MILLI = 1e3
@@ -31,7 +29,7 @@ def predictions_of(folder: Path) -> dict[str, Record]:
     return {one.case.id: one for one in rows if PREDICTED in one.flags and one.timing is not None}
 
 
-def beside(rows: Sequence[Row], predicted: Mapping[str, Record]) -> str:
+def beside(rows: Sequence[Row], predicted: Mapping[str, Record]) -> list[Part]:
     """A table of the rows that something was predicted of; nothing where there are none."""
     name = variants(rows)
     body, errors = [], []
@@ -47,21 +45,19 @@ def beside(rows: Sequence[Row], predicted: Mapping[str, Record]) -> str:
         body.append(
             [
                 str(row.case.world_size),
-                escape(name(row.case)),
+                name(row.case),
                 DASH if measured_s is None else f"{MILLI * measured_s:.4g}",
                 f"{MILLI * said_s:.4g}",
                 DASH if error is None else f"{100 * error:+.1f}%",
             ]
         )
     if not body:
-        return ""
+        return []
     heads = ["devices", "strategy", "step, ms", "predicted, ms", "error"]
-    alignment = ["right", "left", "right", "right", "right"]
-    table = tabulate(body, heads, tablefmt="github", disable_numparse=True, colalign=alignment)
     text = "Predicted, beside what was measured"
     if errors:
         text += f" (median error {100 * statistics.median(errors):.1f} %)"
-    return f"{text}:\n\n{table}"
+    return [Text(f"{text}:"), grid_of("Predicted beside measured steps", heads, body, words=2)]
 
 
 def step_of(row: Row) -> float | None:

@@ -36,6 +36,15 @@ def throughput(row: Row) -> str:
     return interval(row.samples_per_s, scale=row.units_per_sample)
 
 
+def each_launch(row: Row) -> str:
+    """The figures of a row's launches, such as: each launch: 99, 100, 101."""
+    if not row.figures:
+        return ""
+    return (
+        f"each launch: {', '.join(significant(one * row.units_per_sample) for one in row.figures)}"
+    )
+
+
 def short_throughput(row: Row) -> str:
     """Likewise, where a line has 80 characters."""
     estimate = row.samples_per_s

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
-from tabulate import tabulate
 
-from bench.errors import OutputError, RecordsError, one_line
+from bench.errors import RecordsError
 from bench.records.collectives import Collective, Limit, iterate_collectives
 from bench.records.record import RunInfo
-from bench.records.store import RUN, read_run, write_atomically
+from bench.records.store import RUN, read_run
+from bench.report.bandwidth import GIGA, Line, draw, grouped, line_of, size_of
 from bench.report.cells import DASH
-from bench.report.drawing import Chart, charts_in, new_figure, save
-from bench.report.markup import escape, picture
+from bench.report.document import Document, Fold, Grid, Heading, Items, Part, Prose, Text, grid_of
+from bench.report.drawing import Chart
 from bench.report.network import network_section
+from bench.report.page import CHARTS, drawn, write_pages
 from bench.report.pairs import pairs_section
 from bench.report.published import beside_collectives
 from bench.report.summary import machine_lines
 
-REPORT, CHARTS = "report.md", "charts"
-GIGA = 1e9
-"""Of bandwidths, as nccl-tests has them: 1 GB is 10^9 bytes."""
 PUBLISHED = (
     "Published, on one A100 machine, for 100 MB: 1.2 ms over NCCL against 87 ms over gloo (an "
     "article on going from DP to DDP; it names neither the ranks nor where the tensors were)."
 )
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
-"""Of numbers of ranks and backends: Okabe and Ito's."""
-MARKERS = "osD^vP*X"
 HOW_TO_READ = """\
 A call is timed alone, all ranks having started it together, and again in rows of calls back to
 back. *Time* is that of one call alone on the slowest rank: the median of all calls, and between
@@ -45,19 +38,6 @@ that a rank sends in an all-to-all. Send and receive go around in a ring, all ra
 are checked before and after with values that differ from rank to rank and are exact in each type.
 What gloo reaches is effective: its threads share the cores with what they serve.
 """
-
-
-class Line(NamedTuple):
-    """What stands in one column, or is one line of a chart."""
-
-    backend: str
-    world_size: int
-    nodes: int = 1
-    link: str = ""
-
-    def __str__(self) -> str:
-        hosts = f" on {self.nodes} hosts" if self.nodes > 1 else ""
-        return f"{self.backend} x{self.world_size}{hosts}{', ' * bool(self.link)}{self.link}"
 
 
 def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limit]]:
@@ -75,7 +55,10 @@ def load_collectives(folder: Path) -> tuple[RunInfo, list[Collective], list[Limi
 
 
 def write_collectives(folder: Path, *, published: bool = False) -> Path:
-    """Make ``report.md`` and its charts from the folder's rows; returns the page's path.
+    """Make ``report.md``, ``report.html`` and the charts from the folder's rows.
+
+    Returns:
+        The path of the former.
 
     Args:
         folder: of results.
@@ -86,48 +69,35 @@ def write_collectives(folder: Path, *, published: bool = False) -> Path:
         OutputError: the report cannot be written.
     """
     info, rows, limits = load_collectives(folder)
-    path = folder / REPORT
-    try:
-        charts = draw(rows, limits, folder / CHARTS)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
-    except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
-        warnings.warn(f"the report has no charts: {error}", stacklevel=2)
-        charts = []
-    try:
-        text = page(info, rows, limits, charts, published=published)
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    return path
+    charts, problem = drawn(lambda: draw(rows, limits, folder / CHARTS), folder / CHARTS)
+    return write_pages(document(info, rows, limits, charts, problem, published=published), folder)
 
 
-def page(
+def document(
     info: RunInfo,
     rows: Sequence[Collective],
     limits: Sequence[Limit],
     charts: Sequence[Chart] = (),
+    problem: str = "",
     *,
     published: bool = False,
-) -> str:
-    """The whole page as GitHub renders it."""
-    parts = ["# Collectives alone", *(f"- {escape(one)}" for one in found(rows, limits))]
-    parts = [parts[0], "\n".join(parts[1:])]
-    parts += [picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts]
+) -> Document:
+    """The whole page."""
+    parts: list[Part] = [Items([*found(rows, limits)]), Text(problem), *charts]
     parts += pairs_section(info.suite.get("pairs", []))
-    parts += ["## NCCL against gloo", *_against(rows)]
-    for op, of_op in _grouped(rows, lambda row: row.op):
-        parts.append(f"## {escape(op)}")
-        for number, (dtype, some) in enumerate(_grouped(of_op, lambda row: row.dtype)):
-            text = table(some)
-            if number and text:
-                text = f"<details><summary>{escape(dtype)}</summary>\n\n{text}\n\n</details>"
-            parts.append(text if number else f"{escape(dtype)}:\n\n{text}" if text else "")
-        parts.append("\n".join(f"- {escape(one)}" for one in reasons(of_op)))
+    parts += [Heading(2, "NCCL against gloo"), *_against(rows)]
+    for op, of_op in grouped(rows, lambda row: row.op):
+        parts.append(Heading(2, op))
+        for number, (dtype, some) in enumerate(grouped(of_op, lambda row: row.dtype)):
+            shown = table(some, f"{op}, {dtype}")
+            if shown is not None:
+                parts += [Fold(dtype, [shown])] if number else [Text(f"{dtype}:"), shown]
+        parts.append(Items(reasons(of_op)))
     parts += beside_collectives(rows) if published else []
-    parts += ["## How to read this", HOW_TO_READ, "## Where it was measured", machine_lines(info)]
+    parts += [Heading(2, "How to read this"), Prose(HOW_TO_READ)]
+    parts += [Heading(2, "Where it was measured"), Items(machine_lines(info))]
     parts += network_section(info.environment)
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return Document(title="Collectives alone", parts=parts)
 
 
 def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
@@ -135,7 +105,7 @@ def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
     for limit in limits:
         at_once = "" if limit.ranks == 1 else f", {limit.ranks} ranks at the same time"
         yield f"Limit, measured in this run: {limit.what} {_rate(limit.bytes_per_s)} GB/s{at_once}."
-    for (op, line), some in _grouped(rows, lambda row: (row.op, line_of(row))):
+    for (op, line), some in grouped(rows, lambda row: (row.op, line_of(row))):
         good = [row for row in some if row.status == "ok" and row.back_to_back_busbw_bytes_per_s]
         if not good:
             continue
@@ -156,7 +126,7 @@ def _on(line: Line) -> str:
     return f" of {line.nodes} hosts" + (f" with links of {line.link}" if line.link else "")
 
 
-def _against(rows: Sequence[Collective]) -> list[str]:
+def _against(rows: Sequence[Collective]) -> list[Part]:
     """Rows that differ in their backend alone, side by side; or why there are none."""
     good = {row.key: row for row in rows if row.status == "ok"}
     body = []
@@ -171,17 +141,18 @@ def _against(rows: Sequence[Collective]) -> list[str]:
             )
     if body:
         heads = ["operation", "tensors on", "type", "ranks", "size", "NCCL", "gloo", "gloo / NCCL"]
-        return [_tabulated(body, heads, texts=3), PUBLISHED]
+        shown = grid_of("NCCL against gloo", heads, body, words=3)
+        return [shown, Text(PUBLISHED)]
     why = next((row.reason for row in rows if row.backend == "nccl" and row.reason), None)
-    return [f"NCCL: n/a ({escape(why or 'it was not asked for')}).", PUBLISHED]
+    return [Text(f"NCCL: n/a ({why or 'it was not asked for'})."), Text(PUBLISHED)]
 
 
-def table(rows: Sequence[Collective]) -> str:
-    """One operation in one type: a line a size, two columns a backend and number of ranks."""
+def table(rows: Sequence[Collective], caption: str) -> Grid | None:
+    """One operation in one type: a line a size, four columns a backend and number of ranks."""
     good = [row for row in rows if row.status == "ok"]
     lines = list(dict.fromkeys(map(line_of, good)))
     if not lines:
-        return ""
+        return None
     # Sizes are rounded to whole elements for each rank: those of one place go together.
     places: dict[int, dict[Line, Collective]] = {}
     for line in lines:
@@ -198,7 +169,7 @@ def table(rows: Sequence[Collective]) -> str:
             *((f"{line}: time", "algbw, GB/s", "busbw, GB/s", "back to back") for line in lines)
         ),
     ]
-    return _tabulated(body, heads, texts=1)
+    return grid_of(caption, heads, body, words=1)
 
 
 def _nearest(size: int, places: Iterable[int], ranks: int) -> int:
@@ -244,23 +215,6 @@ def _which(rows: Sequence[Collective]) -> str:
     return f"{lines}, {size_of(sizes[0])} to {size_of(sizes[-1])}"
 
 
-def line_of(row: Collective) -> Line:
-    """Where a row belongs."""
-    return Line(row.backend, row.world_size, row.nodes, row.link or "")
-
-
-def size_of(size: int) -> str:
-    """Bytes for people, in powers of 1024.
-
-    >>> size_of(1024), size_of(67108864), size_of(100_000_000), size_of(12)
-    ('1 KiB', '64 MiB', '95.4 MiB', '12 B')
-    """
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size} B"
-
-
 def duration_of(seconds: float) -> str:
     """Seconds for people.
 
@@ -275,76 +229,3 @@ def duration_of(seconds: float) -> str:
 
 def _rate(rate: float | None) -> str:
     return DASH if rate is None else f"{rate / GIGA:.3g}"
-
-
-def _tabulated(body: Sequence[Sequence[object]], heads: Sequence[str], *, texts: int) -> str:
-    alignment = ["left"] * texts + ["right"] * (len(heads) - texts)
-    return tabulate(
-        body, heads, tablefmt="github", disable_numparse=True, colalign=alignment if body else None
-    )
-
-
-def _grouped(rows: Iterable[Collective], key: Any) -> Iterator[tuple[Any, list[Collective]]]:
-    """Rows that agree in something, in the order in which they first came."""
-    groups: dict[Any, list[Collective]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    yield from groups.items()
-
-
-def draw(rows: Sequence[Collective], limits: Sequence[Limit], folder: Path) -> list[Chart]:
-    """Bus bandwidth over the size: a chart a type, a panel an operation, a line a column."""
-    with charts_in(folder, ["busbw-*"]) as charts:
-        for dtype, some in _grouped(rows, lambda row: row.dtype):
-            shown = [row for row in some if row.back_to_back_busbw_bytes_per_s is not None]
-            if shown:
-                title = one_line(f"Bus bandwidth of {dtype}, calls back to back")
-                figure = _panels(shown, limits)
-                figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-                charts.append(save(figure, folder / f"busbw-{dtype}", title))
-    return charts
-
-
-def _panels(rows: Sequence[Collective], limits: Sequence[Limit]) -> Any:
-    ops = list(dict.fromkeys(row.op for row in rows))
-    columns = min(3, len(ops))
-    lines = sorted({line_of(row) for row in rows})
-    figure, _ = new_figure(3.2 * columns + 0.4, 2.6 * -(-len(ops) // columns) + 0.7)
-    figure.clear()
-    panels = figure.subplots(-(-len(ops) // columns), columns, squeeze=False, sharex=True)
-    top = max(row.back_to_back_busbw_bytes_per_s or 0.0 for row in rows) / GIGA
-    for panel, op in itertools.zip_longest(panels.flat, ops):
-        if op is None:
-            panel.set_axis_off()
-            continue
-        for number, line in enumerate(lines):
-            points = sorted(
-                (row.bytes, row.back_to_back_busbw_bytes_per_s / GIGA)
-                for row in rows
-                if row.op == op
-                and line_of(row) == line
-                and row.back_to_back_busbw_bytes_per_s is not None
-            )
-            panel.plot(
-                [size for size, _ in points], [rate for _, rate in points], label=str(line),
-                color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
-                markersize=4, linewidth=1.4,
-            )  # fmt: skip
-        for limit in limits:
-            if limit.ranks > 1 and limit.bytes_per_s / GIGA < 3 * top:
-                style = {"memory copy": ":", "loopback": "--"}.get(limit.what, "-.")
-                panel.axhline(
-                    limit.bytes_per_s / GIGA, color="#777777", linewidth=1, linestyle=style,
-                    label=f"{limit.what}, {limit.ranks} ranks at once",
-                )  # fmt: skip
-        panel.set_title(op, fontsize=9, loc="left")
-        panel.set_xscale("log", base=2)
-        panel.set_ylim(0, None)
-        panel.grid(alpha=0.3)
-        panel.xaxis.set_major_formatter(lambda size, _: size_of(int(size)))
-        panel.tick_params(axis="x", labelsize=7)
-    for panel in panels[:, 0]:
-        panel.set_ylabel("busbw, GB/s")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    return figure

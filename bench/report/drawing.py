@@ -1,7 +1,7 @@
 """What all charts are drawn with. Never imports torch; needs matplotlib.
 
-A strategy has one colour in every chart. Variants of a strategy share it and differ by marker or
-hatch. What was not measured is a marked gap, never a bar of height 0.
+A strategy has one colour in every chart. Variants of a strategy share it and differ by marker, or
+are named beside what is drawn. What was not measured is a marked gap, never a bar of height 0.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import io
 import itertools
 import math
 import os
+import re
+import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.analyze.rows import Row
-from bench.errors import BenchError, one_line
+from bench.errors import BenchError, in_words, one_line
 from bench.records.store import write_atomically
 from bench.report.notes import variants
 
@@ -35,12 +37,10 @@ COLOURS = {
 """Okabe and Ito's palette and a grey, which people with any colour vision can tell apart."""
 OTHERS = ("#882255", "#999933", "#332288", "#aa4499")
 REFERENCE = "reference_implementation"
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "|||")
-MARKERS = "osD^vP*X"
+MARKERS = "osD^vP*X<>pHd8"
 STYLE: dict[str, Any] = {
     "svg.hashsalt": "bench",
     "font.size": 9,
-    "hatch.linewidth": 0.6,
     "text.parse_math": False,  # a name with dollars in it is no formula
 }
 DPI = 120
@@ -48,7 +48,12 @@ LONGEST_TITLE, LONGEST_NAME = 300, 150
 """Characters: a figure grows with them."""
 WIDEST_FIGURE = 100.0
 """Inches."""
-CHARACTERS_PER_INCH = 15
+LEGEND_CHARACTERS = 17
+"""Of an inch."""
+LEGEND_LABEL = 52
+"""Characters of a line."""
+TOLD = "told: "
+TELLING = re.compile(rf'<g id="{TOLD}([^"]*)">')
 LEGEND_ROW = 0.19
 """Inches."""
 
@@ -64,6 +69,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """What it shows, in words; also for those who cannot see it."""
     svg: Path
     png: Path
+    problem: str | None = None
+    """Why it could not be drawn: there are no files then."""
 
 
 @contextlib.contextmanager
@@ -92,22 +99,70 @@ def charts_in(folder: Path, names: Iterable[str]) -> Iterator[list[Chart]]:
         for name, value in STYLE.items():
             mpl.rcParams[name] = value  # type: ignore[index, unused-ignore] # its names are many
         yield drawn
-    kept = {path for chart in drawn for path in (chart.svg, chart.png)}
+    kept = {path for chart in drawn if not chart.problem for path in (chart.svg, chart.png)}
     for name, suffix in itertools.product(names, ("svg", "png")):
         for stale in set(folder.glob(f"{name}.{suffix}")) - kept:
             stale.unlink()
 
 
-def save(figure: Any, path: Path, title: str) -> Chart:
-    """Write a figure in both formats; the same figure gives the same bytes."""
-    chart = Chart(title=title, svg=path.with_suffix(".svg"), png=path.with_suffix(".png"))
+def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
+    """A chart, drawn and written; None where there is nothing to draw.
+
+    Where it cannot be drawn, which a font or a library may prevent, it is one with the reason: no
+    result is lost to that.
+
+    Args:
+        draw: gives a figure, or None.
+        path: of its files, without their ending.
+        title: what it shows.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    title = one_line(title, limit=LONGEST_TITLE)
+    chart = Chart(
+        title=title, svg=path.with_name(f"{path.name}.svg"), png=path.with_name(f"{path.name}.png")
+    )
+    try:
+        figure = draw()
+        if figure is None:
+            return None
+        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+        contents = _contents(figure, chart)
+    except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
+        problem = f"this chart could not be drawn: {in_words(error)}"
+        warnings.warn(f"{title}: {problem}", stacklevel=2)
+        return msgspec.structs.replace(chart, problem=problem)
+    for target, content in contents.items():
+        write_atomically(target, content)
+    return chart
+
+
+def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
+    """Both files; the same figure gives the same bytes."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # it has done its work, and need not do it for each format
-    for target, metadata in ((chart.svg, {"Date": None, "Title": title}), (chart.png, {})):
+    contents = {}
+    metadata: dict[Path, dict[str, str | None]] = {
+        chart.svg: {"Date": None, "Title": chart.title},
+        chart.png: {},
+    }
+    for target, known in metadata.items():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=metadata)
-        write_atomically(target, buffer.getvalue())
-    return chart
+        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=known)
+        contents[target] = buffer.getvalue()
+    contents[chart.svg] = _with_hovers(contents[chart.svg].decode()).encode()
+    return contents
+
+
+def tell(artist: Any, text: str) -> None:
+    """Have browsers show a text where one points at something that was drawn."""
+    artist.set_gid(f"{TOLD}{one_line(text)}")
+
+
+def _with_hovers(svg: str) -> str:
+    numbers = itertools.count(1)
+    return TELLING.sub(lambda found: f'<g id="told_{next(numbers)}"><title>{found[1]}</title>', svg)
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
@@ -121,7 +176,7 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 class Looks:
-    """Colour by strategy; marker and hatch by variant of it."""
+    """Colour by strategy; marker by variant of it."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._name = variants(rows)
@@ -139,27 +194,55 @@ class Looks:
         name = one_line(self._name(row.case), limit=LONGEST_NAME)
         return f"{name} (reference)" if REFERENCE in row.flags else name
 
-    def of(self, row: Row) -> tuple[str, str, str, str]:
-        """(label, colour, marker, hatch)."""
+    def of(self, row: Row) -> tuple[str, str, str]:
+        """(label, colour, marker)."""
         label = self.label(row)
         number = self._variants[row.case.strategy].index(label)
         colour = self._colours[row.case.strategy]
-        return label, colour, MARKERS[number % len(MARKERS)], HATCHES[number % len(HATCHES)]
+        return label, colour, MARKERS[number % len(MARKERS)]
 
 
-def add_legend(figure: Any, axes: Any) -> None:
-    """Below the axes, where it hides nothing; the figure grows by what it needs."""
+def add_legend(figure: Any, axes: Any, *, key: Callable[[str], int] | None = None) -> None:
+    """Below the axes, where it hides nothing; the figure grows by what it needs.
+
+    Args:
+        figure: of the axes.
+        axes: whose labels are shown, each once.
+        key: what labels are sorted by; as they were drawn without it.
+    """
     handles, labels = axes.get_legend_handles_labels()
     entries = dict(zip(labels, handles, strict=True))  # bars of one label count once
     if not entries:
         return
+    if key is not None:
+        entries = {label: entries[label] for label in sorted(entries, key=key)}
+    shown = ["\n".join(textwrap.wrap(label, LEGEND_LABEL)) or "-" for label in entries]
     width, height = figure.get_size_inches()
-    columns = max(1, int(width * CHARACTERS_PER_INCH) // (max(map(len, entries)) + 4))
-    columns = min(columns, len(entries))
-    figure.set_size_inches(width, height + LEGEND_ROW * math.ceil(len(entries) / columns))
+    longest = max(len(line) for label in shown for line in label.splitlines())
+    columns = max(1, int(width * LEGEND_CHARACTERS) // (longest + 6))
+    columns = min(columns, len(shown))
+    lines = max(label.count("\n") + 1 for label in shown)
+    rows = math.ceil(len(shown) / columns)
+    figure.set_size_inches(width, height + LEGEND_ROW * rows * (1 + 0.8 * (lines - 1)))
     figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False
-    )
+        [*entries.values()], shown, loc="outside lower center", ncols=columns, frameon=False,
+        fontsize=8,
+    )  # fmt: skip
+
+
+def missing_entries(axes: Any, rows: Sequence[Row], looks: Looks) -> None:
+    """Name in the legend what has no point in a chart, with the reason."""
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        is_measured = row.samples_per_s is not None and not row.is_proved_wrong
+        why = "not compared" if is_measured else why_missing(row)
+        reasons.setdefault((looks.label(row), why), []).append(row.case.world_size)
+    for (label, why), sizes in reasons.items():
+        where = ", ".join(f"x{size}" for size in sorted(set(sizes)))
+        axes.plot(
+            [], [], "x", color="#a00000", markersize=5, linestyle="none",
+            label=f"{label} {where}: {why}",
+        )  # fmt: skip
 
 
 def mark_cut(axes: Any, points: Sequence[tuple[float, float]]) -> None:

@@ -36,7 +36,7 @@ def link_figure(rows: Sequence[Row]) -> Any:
     beyond = rates[-1] * UNLIMITED
     figure, axes = new_figure(6.4, 4.0)
     for name, points in lines.items():
-        _, colour, marker, _ = looks.of(points[0][1])
+        _, colour, marker = looks.of(points[0][1])
         dashes = DASHES[MARKERS.index(marker) % len(DASHES)]
         look = {"label": name, "color": colour, "marker": marker, "linestyle": dashes}
         _draw_line(axes, [row for row, _ in points], beyond, look)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,21 @@ from bench.records.store import write_atomically
 from bench.report.anatomy import CATEGORIES
 from bench.report.cells import DASH, GIB
 from bench.report.drawing import (
-    CHARACTERS_PER_INCH,
     COLOURS,
     MARKERS,
     OTHERS,
     Chart,
     add_legend,
+    attempt,
     charts_in,
     new_figure,
-    save,
 )
-from bench.report.markup import escape, picture
+from bench.report.markdown import parts_of
+from bench.report.markup import escape
 
 PAGE, DATA, CHARTS = "memory-prediction.md", "memory-prediction.json", "charts"
+NAME_CHARACTERS = 15
+"""Of an inch."""
 ALWAYS = ("parameters", "master_parameters", "optimizer_state", "buffers")
 MOVING = ("unsharded_parameters", "gradients", "buckets", "communication")
 HEADS = (
@@ -67,7 +70,7 @@ def page(forecast: MemoryForecast, charts: Sequence[Chart] = ()) -> str:
     parts = ["# Predicted memory", *assumptions(forecast)]
     for case, rows in _groups(forecast.rows):
         parts += [f"## {escape(_title(case))}", table(forecast, rows), *_reasons(rows)]
-    parts += [picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts]
+    parts.append(parts_of(charts, CHARTS))
     return "\n\n".join(parts) + "\n"
 
 
@@ -188,13 +191,14 @@ def draw(forecast: MemoryForecast, folder: Path) -> list[Chart]:
                 known = [row for row in rows if row.peak_bytes is not None]
                 if not known:
                     continue
-                title = one_line(f"Predicted memory: {_title(case)}")
-                figure = _bars(forecast, known[:MOST_BARS])
-                charts.append(save(figure, folder / f"predicted-memory-{number}-parts", title))
+                title = f"Predicted memory: {_title(case)}"
+                stem = f"predicted-memory-{number}"
+                bars = partial(_bars, forecast, known[:MOST_BARS])
+                drawn = [attempt(bars, folder / f"{stem}-parts", title)]
                 if len({row.case.world_size for row in known}) > 1:
-                    figure = _lines(forecast, known)
-                    title = f"{title}, over devices"
-                    charts.append(save(figure, folder / f"predicted-memory-{number}-over", title))
+                    lines = partial(_lines, forecast, known)
+                    drawn.append(attempt(lines, folder / f"{stem}-over", f"{title}, over devices"))
+                charts.extend(chart for chart in drawn if chart is not None)
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
@@ -206,7 +210,7 @@ def draw(forecast: MemoryForecast, folder: Path) -> list[Chart]:
 def _bars(forecast: MemoryForecast, rows: Sequence[PredictedMemory]) -> Any:
     names = [f"{one_line(row.case.label, limit=100)} x{row.case.world_size}" for row in rows]
     longest = max(map(len, names))
-    figure, axes = new_figure(5.4 + longest / CHARACTERS_PER_INCH, 1.2 + 0.3 * len(rows))
+    figure, axes = new_figure(5.4 + longest / NAME_CHARACTERS, 1.2 + 0.3 * len(rows))
     left = [0.0] * len(rows)
     present = {name for row in rows for name, size in row.by_category.items() if size}
     for name in [*CATEGORIES, *sorted(present - CATEGORIES.keys())]:

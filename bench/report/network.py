@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tabulate import tabulate
-
 from bench.errors import plural
-from bench.report.markup import escape
+from bench.report.document import Heading, Items, Part, Prose, Text, grid_of
 
 EMULATED = """\
 The hosts were emulated: each a network namespace of one machine, with real processes that talk real
@@ -21,25 +19,24 @@ loss, no jitter and no other traffic. What it does not distort is how many bytes
 and what a link of that speed needs for them."""
 
 
-def network_section(environment: Mapping[str, Any]) -> list[str]:
-    """Paragraphs of a report; nothing for a run on one host.
+def network_section(environment: Mapping[str, Any]) -> list[Part]:
+    """Parts of a report; nothing for a run on one host.
 
     Args:
         environment: of ``run.json``, whatever version wrote it.
     """
     hosts, network = environment.get("hosts"), environment.get("network")
-    parts: list[str] = []
+    parts: list[Part] = []
     if isinstance(hosts, list) and hosts:
-        parts += ["### Hosts", *_hosts(one for one in hosts if isinstance(one, dict))]
+        lines = [*_hosts(one for one in hosts if isinstance(one, dict))]
+        parts += [Heading(3, "Hosts"), Items(lines)]
     if isinstance(network, dict) and network.get("kind") == "emulated":
-        parts += ["### The emulated network", EMULATED]
+        parts += [Heading(3, "The emulated network"), Prose(EMULATED)]
         links = network.get("links")
         rows = [_link(one) for one in (links if isinstance(links, list) else []) if _is_link(one)]
         if rows:
-            parts.append("Measured between the first two hosts before the run, with plain sockets:")
-            parts.append(
-                tabulate(rows, LINK_HEADINGS, "github", disable_numparse=True, stralign="right")
-            )
+            text = "Measured between the first two hosts before the run, with plain sockets:"
+            parts += [Text(text), grid_of("What the links carry", LINK_HEADINGS, rows, words=1)]
     return parts
 
 
@@ -67,12 +64,10 @@ def _link(one: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _hosts(hosts: Any) -> Iterator[str]:
-    lines = []
+def _hosts(hosts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for one in hosts:
         cores, devices = one.get("cores"), one.get("devices")
         count = len(cores) if isinstance(cores, list) else 0
         found = f"{plural(count, 'core')} of {one.get('cpu')}"
         names = [str(d.get("name")) for d in devices or [] if isinstance(d, dict)]
-        lines.append(f"- {escape(str(one.get('name')))}: {escape(', '.join([found, *names]))}")
-    yield "\n".join(lines)
+        yield f"{one.get('name')}: {', '.join([found, *names])}"

@@ -68,11 +68,12 @@ class Footnotes:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self._places: dict[str, int] = {}
         self.common: list[str] = []
         """What is true of all rows, and so needs no number."""
 
-    def number(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        """What stands beside each row, such as ``[1, 3]``; empty where it has no notes.
+    def number(self, rows: Sequence[Sequence[str]]) -> list[tuple[int, ...]]:
+        """The numbers that stand beside each row.
 
         Args:
             rows: notes of each.
@@ -81,10 +82,12 @@ class Footnotes:
             self.common = [note for note in rows[0] if all(note in row for row in rows)]
         return [self._marks([note for note in row if note not in self.common]) for row in rows]
 
-    def _marks(self, notes: Sequence[str]) -> str:
-        self.texts += [note for note in notes if note not in self.texts]
-        numbers = sorted(self.texts.index(note) + 1 for note in notes)
-        return f"[{', '.join(map(str, numbers))}]" if numbers else ""
+    def _marks(self, notes: Sequence[str]) -> tuple[int, ...]:
+        for note in notes:
+            if note not in self._places:
+                self.texts.append(note)
+                self._places[note] = len(self.texts)
+        return tuple(sorted(self._places[note] for note in notes))
 
 
 def notes_of(row: Row, table: Which) -> list[str]:

@@ -1,4 +1,4 @@
-"""``report.md`` from a results folder, and the shorter form for a terminal.
+"""``report.md`` and ``report.html`` from a results folder, and the shorter form for a terminal.
 
 Never imports torch: a report can be made again anywhere, from the files alone.
 """
@@ -6,98 +6,48 @@ Never imports torch: a report can be made again anywhere, from the files alone.
 from __future__ import annotations
 
 import itertools
+import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from bench.analyze.figures import condensed
 from bench.analyze.rows import Row
 from bench.analyze.scaling import rows_of
-from bench.errors import OutputError, RecordsError, one_line
+from bench.errors import OutputError, RecordsError, in_words, one_line
 from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
 from bench.report import batches
 from bench.report.beside import beside, predictions_of
-from bench.report.charts import CHANGE, are_readable, write_charts
+from bench.report.charts import OF_SETTINGS, not_readable, write_charts
+from bench.report.document import Document, Grid, Heading, Items, Part, Prose, Text
 from bench.report.drawing import Chart
-from bench.report.markup import escape, picture
+from bench.report.findings import findings
+from bench.report.html import html_of
+from bench.report.markdown import markdown_of
 from bench.report.network import network_section
-from bench.report.notes import Footnotes, Which
+from bench.report.notes import Which
+from bench.report.prose import HOW_TO_READ, LARGEST, SETTINGS_TO_READ
 from bench.report.published import beside_rows
 from bench.report.settings import SettingsTable
-from bench.report.style import TERMINAL, Column, Style, render
+from bench.report.style import Column, for_terminal, grid
 from bench.report.summary import machine_lines, summary
 from bench.report.tables import Table, tables_of
 
 REPORT = "report.md"
+HTML = "report.html"
 
 CHARTS = "charts"
+COLUMNS = 80
+"""Of a terminal."""
+T = TypeVar("T")
+NOTHING: Mapping[str, Record] = MappingProxyType({})
 DETAILS = "Where time and memory go"
-
-LARGEST = """\
-Largest batch per device, searched by bisection, each batch in fresh processes for three steps (on a
-CPU, memory of a device is what its process may allocate beyond what it held before the model was
-built):"""
-
-HOW_TO_READ = """\
-Throughput counts the samples of all devices together over the time of the slowest process. `±` is
-half of a 95 % interval, and brackets are its ends, from the spread between independent launches.
-*Speedup* compares with one device without a wrapper, *vs itself on 1* with the same strategy on one
-device, *against ddp* with DDP at torch's defaults on as many devices; *efficiency* is the speedup
-over the number of devices. *No clear difference* means that noise may explain it: among all
-comparisons of this report, or because equal cases that were measured twice differed as much (the
-*noise floor*). *Step* is the time of one optimizer step on the slowest process: the median and the
-time that nine in ten do not exceed.
-
-*Tensor* memory is the largest total of live tensors in steady steps, on each device; *resident* all
-that a process holds, Python and libraries included; *reserved* what the allocator held, and
-*driver* what the whole device had in use beyond what it had before. *Held between steps* are
-parameters, buffers and optimizer state alone. The charts show what the peak of tensor memory is
-made of: each allocation by what its process says it holds at that address, or by what made it and
-how long it lived; what none of this tells is *unexplained*.
-
-*GFLOP/s* are the operations of the model's own matrix products, convolutions and attention, forward
-and backward, as torch counts them, over the time of a step; the *matrix rate* is what the same
-device did in products of large square matrices of the same precision, right after the window of the
-first launch and on all devices at once.
-
-*Communication* is the time in which collectives moved data in a step, as a profile shows it:
-waiting for a late rank is left out, and stands under *wait*. *Exposed* is the part of it during
-which nothing was computed, *hidden* the share during which something was. *Sync cost* is something
-else: a step with gradient synchronisation minus one without, no profile running, waiting included;
-its interval is that of the steps of one launch. *Alone* is what the same collectives take one
-after the other while nothing else is done, so that *communication* beyond it is what computation on
-the same device slows down. Where these figures cannot all be right, the row says so. The
-communication figures are those of a few steps
-of one launch; bytes are the larger of input and output of a rank, added up over a step.
-
-*Parity* is `exact` when the strategy trained the same model as one device: in fp64, the losses of
-three steps and the first gradient within 1e-6, and the last parameters equal to the last bit on all
-ranks; in the case's own precision, the first gradient within what reordering sums explains. `within
-precision` means the same where that precision is so coarse that reordering explains more than a
-thousandth of a gradient. The proof trains the same layers on little data: at most four samples a
-micro-step, ResNet-152 on images of 32 x 32, the recommender with short tables. A figure that failed
-its proof is struck out and compared with nothing; one that could not be proved says so.
-"""
-
-SETTINGS_TO_READ = """\
-*Settings* stand against the plain ones of the same strategy on as many devices: its own defaults,
-fp32, nothing compiled, one micro-step, each as far as the rows differ in it. *Against plain* is the
-change of samples per second. Here alone other precisions, compile modes and numbers of micro-steps
-are compared, since what they bring is the question; a footnote says where two rows do not train bit
-for bit the same. A step, its collectives and their bytes are those of one optimizer step, with all
-of its micro-steps. *Payload* is the larger of input and output of a rank, *least on the wire* what
-it must send in a ring at least. *Buckets* are their number, and their sizes; of FSDP, those of its
-units. What is *lossy by design* says how far its proof found it from one device: its first gradient
-that is lossy, relative to the gradient's size; its losses; its last parameters, relative to how far
-training moved them. A *ladder* adds one setting with each row, and shows the change from plain
-settings and from the row above.
-"""
 
 
 class _Planned(msgspec.Struct, frozen=True):
@@ -140,7 +90,10 @@ def slowest_link(environment: Mapping[str, Any]) -> float | None:
 
 
 def write_report(folder: Path, *, published: bool = False) -> Path:
-    """Make ``report.md`` and its charts from the folder's records; returns the page's path.
+    """Make ``report.md``, ``report.html`` and the charts from the folder's records.
+
+    Returns:
+        The path of the former.
 
     Args:
         folder: of results.
@@ -152,25 +105,49 @@ def write_report(folder: Path, *, published: bool = False) -> Path:
     """
     info, records, rows = load(folder)
     tables = tables_of(rows)
-    path = folder / REPORT
-    charts = _draw(tables, folder / CHARTS)
-    text = markdown(info, records, tables, charts, predictions_of(folder), published=published)
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    return path
+    charts, problem = drawn(lambda: write_charts(tables, folder / CHARTS), folder / CHARTS)
+    page = document(
+        info,
+        records,
+        tables,
+        charts,
+        problem=problem,
+        predicted=predictions_of(folder),
+        published=published,
+    )
+    return write_pages(page, folder)
 
 
-def _draw(tables: Sequence[Table], folder: Path) -> Sequence[Sequence[Chart]]:
-    """The charts; none, with a warning, where they cannot be drawn: no report is lost to that."""
+def drawn(draw: Callable[[], T], folder: Path) -> tuple[T | tuple[()], str]:
+    """Charts; none, with the reason, where they cannot be drawn: no report is lost to that.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
     try:
-        return write_charts(tables, folder)
+        return draw(), ""
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
     except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
-        warnings.warn(f"the report has no charts: {error}", stacklevel=2)
-        return [[] for _ in tables]
+        problem = f"The report has no charts: {in_words(error)}"
+        warnings.warn(problem, stacklevel=2)
+        return (), f"{problem}. bench report draws them once that is put right."
+
+
+def write_pages(page: Document, folder: Path) -> Path:
+    """Write a page in both forms; returns the path of the markdown.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    path = folder / REPORT
+    texts = {path: markdown_of(page, CHARTS), folder / HTML: html_of(page)}
+    for target, text in texts.items():
+        try:
+            write_atomically(target, text.encode())
+        except OSError as error:
+            raise OutputError(f"{target}: cannot be written: {error.strerror}") from error
+    return path
 
 
 def markdown(
@@ -178,125 +155,131 @@ def markdown(
     records: Sequence[Record],
     tables: Sequence[Table],
     charts: Sequence[Sequence[Chart]] = (),
-    predicted: Mapping[str, Record] = MappingProxyType({}),
     *,
+    predicted: Mapping[str, Record] = NOTHING,
     published: bool = False,
 ) -> str:
-    """The whole report as GitHub renders it.
+    """The whole report as GitHub renders it."""
+    page = document(info, records, tables, charts, predicted=predicted, published=published)
+    return markdown_of(page, CHARTS)
+
+
+def document(
+    info: RunInfo,
+    records: Sequence[Record],
+    tables: Sequence[Table],
+    charts: Sequence[Sequence[Chart]] = (),
+    *,
+    problem: str = "",
+    predicted: Mapping[str, Record] = NOTHING,
+    published: bool = False,
+) -> Document:
+    """The whole report.
 
     Args:
         info: of the run.
         records: for their numbers.
         tables: of its rows.
         charts: of each table, in a folder beside the page.
+        problem: why there are none.
         predicted: rows that were computed, by case id, to stand beside the measured ones.
         published: with other people's figures beside matching tables.
     """
     name, description = (str(info.suite.get(key, "")) for key in ("name", "description"))
     rows = [row for table in tables for row in table.rows]
-    parts = [f"# {escape(name)}", escape(description), summary(info, records, rows)]
-    for table, drawn in itertools.zip_longest(tables, charts, fillvalue=()):
+    parts: list[Part] = [Text(description), *what_was_found(tables)]
+    parts += [Text(summary(info, records, rows)), Text(problem)]
+    for table, pictures in itertools.zip_longest(tables, charts, fillvalue=()):
         assert isinstance(table, Table)
-        parts += [f"## {escape(table.title)}", f"{escape(table.rule.capitalize())}."]
-        parts += [*section(table, drawn), beside(table.rows, predicted)]
-        if not are_readable(table.rows):
-            parts.append(f"No charts: {len(table.rows)} rows are more than one could read in them.")
-        own = {_chart_stem(one) for one in table.settings}
-        parts.append(_pictures(one for one in drawn if one.svg.stem not in own))
+        parts += [Heading(2, table.title), Text(f"{table.rule.capitalize()}.")]
+        parts += [*section(table, pictures), *beside(table.rows, predicted)]
+        parts.append(Text(not_readable(table.rows)))
+        own = {stem for one in table.settings for stem in _chart_stems(one)}
+        parts += [one for one in pictures if one.svg.stem not in own]
         parts += beside_rows(table.rows) if published else []
-    parts += ["## How to read this", HOW_TO_READ]
-    parts += [SETTINGS_TO_READ] if any(table.settings for table in tables) else []
-    parts += ["## Where it was measured", machine_lines(info), *network_section(info.environment)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    parts += [Heading(2, "How to read this"), Prose(HOW_TO_READ)]
+    parts += [Prose(SETTINGS_TO_READ)] if any(table.settings for table in tables) else []
+    parts += [Heading(2, "Where it was measured"), Items(machine_lines(info))]
+    parts += network_section(info.environment)
+    return Document(title=name, parts=parts)
 
 
-def _pictures(charts: Iterable[Chart]) -> str:
-    return "\n".join(picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts)
+def what_was_found(tables: Sequence[Table]) -> Iterator[Part]:
+    """The sentences that a page begins with, model by model."""
+    for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
+        yield Text(about, is_strong=True)
+        yield Items([finding.text for finding in some])
 
 
-def _chart_stem(table: SettingsTable) -> str:
-    return f"{table.stem}-{CHANGE}"
+def _chart_stems(table: SettingsTable) -> set[str]:
+    return {f"{table.stem}-{name}" for name in OF_SETTINGS}
 
 
-def scaling(table: Table) -> tuple[Footnotes, str]:
-    """The first table of a workload, and what its marks refer to."""
-    return _render(table.rows, table.columns, "scaling")
+def scaling(table: Table) -> Grid:
+    """The first table of a workload."""
+    return grid(table.rows, table.columns, "scaling", table.title, [Text(table.noise)])
 
 
-def _render(rows: Sequence[Row], columns: Sequence[Column], which: Which) -> tuple[Footnotes, str]:
-    notes = Footnotes()
-    return notes, render(rows, columns, which, notes, MARKDOWN)
-
-
-def footnotes(notes: Footnotes) -> str:
-    """A table's notes: those of all rows, then a numbered list."""
-    numbered = "\n".join(f"{n}. {escape(text)}" for n, text in enumerate(notes.texts, 1))
-    common = "\n".join(f"- All rows: {escape(text)}" for text in notes.common)
-    return "\n\n".join(part for part in (common, numbered) if part)
-
-
-def section(table: Table, charts: Sequence[Chart] = ()) -> list[str]:
+def section(table: Table, charts: Sequence[Chart] = ()) -> list[Part]:
     """The tables of one workload, each with its footnotes: scaling, settings, details.
 
     Args:
         table: with all of them.
         charts: of the workload, of which those of its settings stand beside them.
     """
-    notes, text = scaling(table)
-    more, details = _render(table.rows, table.details, "details")
-    parts = [text, escape(table.noise), footnotes(notes)]
+    parts: list[Part] = [scaling(table)]
     for one in table.settings:
-        parts += [f"### {escape(one.title)}", *settings(one)]
-        parts.append(_pictures(chart for chart in charts if chart.svg.stem == _chart_stem(one)))
-    heading = [f"### {DETAILS}"] if table.settings else []
-    parts += [*heading, "" if heading else f"{DETAILS}:", details, footnotes(more)]
+        parts += [Heading(3, one.title), settings(one)]
+        parts += [chart for chart in charts if chart.svg.stem in _chart_stems(one)]
+    parts.append(Heading(3, DETAILS) if table.settings else Text(f"{DETAILS}:"))
+    parts.append(grid(table.rows, table.details, "details", f"{table.title}: {DETAILS.lower()}"))
     return parts + largest_batches(table)
 
 
-def largest_batches(table: Table) -> list[str]:
+def largest_batches(table: Table) -> list[Part]:
     """What a device's memory holds, with its notes; nothing where nobody asked for it."""
     rows = batches.searched(table.rows)
     if not rows:
         return []
-    notes, text = _render(rows, batches.columns(rows), "batches")
-    return [LARGEST, text, footnotes(notes)]
+    caption = f"{table.title}: largest batch per device"
+    return [Prose(LARGEST), grid(rows, batches.columns(rows), "batches", caption)]
 
 
-def settings(table: SettingsTable) -> list[str]:
+def settings(table: SettingsTable) -> Grid:
     """A table of settings with what it cannot show, and its footnotes."""
-    notes, text = _render(table.rows, table.columns, "settings")
-    warned = [f"**{escape(warning)}**" for warning in table.warnings]
-    return [text, *warned, footnotes(notes)]
+    warned = [Text(warning, is_strong=True) for warning in table.warnings]
+    return grid(table.rows, table.columns, "settings", table.title, warned)
 
 
 def plain(rows: Sequence[Row]) -> str:
-    """The scaling tables for a terminal, and those of settings."""
+    """The scaling tables for a terminal of 80 columns, those of settings, and what was found."""
+    tables = tables_of(rows, compact=True)
     parts = []
-    for table in tables_of(rows, compact=True):
-        parts.append(one_line(f"{table.title}: {table.rule}"))
-        parts += _plain(table.rows, table.columns, "terminal", one_line(table.noise, limit=2000))
+    for table in tables:
+        parts.append(folded(f"{table.title}: {table.rule}"))
+        parts += _plain(table.rows, table.columns, "terminal", folded(table.noise))
         for one in table.settings:
-            parts.append(one_line(f"{table.title}: {one.title.lower()}"))
-            warned = [f"warning: {one_line(warning)}" for warning in one.warnings]
+            parts.append(folded(f"{table.title}: {one.title.lower()}"))
+            warned = [folded(f"warning: {warning}") for warning in one.warnings]
             parts += _plain(one.rows, one.columns, "changes", *warned)
+    for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
+        parts.append("\n".join([folded(f"{about}:"), *(folded(f"- {one.text}") for one in some)]))
     return "\n\n".join(part for part in parts if part)
+
+
+def folded(text: str) -> str:
+    """Text over lines of a terminal, those after the first set in."""
+    flat = one_line(text, limit=2000)
+    return textwrap.fill(flat, COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _plain(
     rows: Sequence[Row], columns: Sequence[Column], which: Which, *below: str
 ) -> Iterator[str]:
     """A table for a terminal, what stands under it, and its footnotes."""
-    notes = Footnotes()
-    yield render(rows, columns, which, notes, TERMINAL)
+    shown = grid(rows, columns, which)
+    yield for_terminal(shown)
     yield from below
-    common = [f"All rows: {one_line(note)}" for note in notes.common]
-    numbered = [f"[{n}] {one_line(note)}" for n, note in enumerate(notes.texts, 1)]
+    common = [folded(f"All rows: {note}") for note in shown.common]
+    numbered = [folded(f"[{n}] {note}") for n, note in enumerate(shown.notes, 1)]
     yield "\n".join([*common, *numbered])
-
-
-MARKDOWN = Style(
-    name="github",
-    mark=lambda numbers: f"<sup>{numbers}</sup>",
-    strike=lambda cell: f"~~{cell}~~",
-    escape=escape,
-)

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from tabulate import tabulate
 
 from bench.analyze.pairs import matrix_of, slow_parts, within_and_between
 from bench.records.collectives import Pairs
 from bench.report.cells import DASH, significant
-from bench.report.markup import escape
+from bench.report.document import Grid, Heading, Items, Part, Text, grid_of
 
 MEANING = (
     "One rank sends to another, in a row of 4 MiB messages, while all others are quiet; MB/s (10^6"
@@ -20,17 +19,17 @@ MEANING = (
 )
 
 
-def pairs_section(content: Any) -> list[str]:
-    """Paragraphs of a report; nothing for a run on one host.
+def pairs_section(content: Any) -> list[Part]:
+    """Parts of a report; nothing for a run on one host.
 
     Args:
         content: of ``run.json``: matrices, one a backend and link.
     """
-    parts: list[str] = []
+    parts: list[Part] = []
     for one in read_pairs(content):
         carrier = one.backend + (f", links of {one.link}" if one.link else "")
-        lines = "\n".join(f"- {escape(line)}" for line in words_of(one))
-        parts += [f"## Within and between hosts: {escape(carrier)}", MEANING, table(one), lines]
+        parts += [Heading(2, f"Within and between hosts: {carrier}"), Text(MEANING)]
+        parts += [table(one), Items([*words_of(one)])]
     return parts
 
 
@@ -64,13 +63,13 @@ def words_of(one: Pairs) -> Iterator[str]:
         yield "No host and no link is slow next to the others."
 
 
-def table(one: Pairs) -> str:
+def table(one: Pairs) -> Grid:
     """Hosts against hosts."""
     matrix = matrix_of(one.pairs, one.hosts)
     hosts: Sequence[str] = list(dict.fromkeys(one.hosts))
     body = [
         [
-            escape(source),
+            source,
             *(
                 significant(matrix[source, target] / 1e6) if (source, target) in matrix else DASH
                 for target in hosts
@@ -78,6 +77,5 @@ def table(one: Pairs) -> str:
         ]
         for source in hosts
     ]
-    align = ["left", *["right"] * len(hosts)]
-    heads = ["from", *(f"to {escape(host)}" for host in hosts)]
-    return tabulate(body, heads, "github", disable_numparse=True, colalign=align)
+    heads = ["from", *(f"to {host}" for host in hosts)]
+    return grid_of("What hosts carry to each other, MB/s", heads, body, words=1)

@@ -1,144 +1,162 @@
 """Publish a run: ``results/NAME`` with its report, an index of all, and the README's table.
 
-Run as ``python -m bench.report.publish [FOLDER]``: copies the folder into ``results`` under the
-name of its suite, then makes everything that is made from ``results`` again. The README holds the
-scaling tables and one chart a workload of the suite ``quick``, between two comments.
+Run as ``python -m bench.report.publish [--keep-names] [FOLDER...]``: copies each folder, of ``bench
+run`` or ``bench comm``, into ``results`` as ``MACHINE-DATE-SUITE``, its records compressed, without
+names of users and hosts and without paths, unless asked to keep them. Then it makes everything that
+is made from ``results`` again. The README holds the tables, and a chart a workload, of the newest
+run of the suite ``quick``, between two comments.
 """
 
 from __future__ import annotations
 
+import gzip
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
-from bench.errors import BenchError, plural
-from bench.plan.case import file_name
+import msgspec
+
+from bench.errors import BenchError
+from bench.plan.case import UNSAFE
+from bench.records.collectives import COLLECTIVES, holds_collectives
+from bench.records.lines import COMPRESSED, open_lines, place_of
 from bench.records.record import RunInfo
 from bench.records.store import RECORDS, RUN, read_run, write_atomically
-from bench.report.markup import code, escape, picture
-from bench.report.page import CHARTS, REPORT, footnotes, load, scaling, write_report
-from bench.report.summary import device_names, summary
-from bench.report.tables import tables_of
+from bench.report.collectives import load_collectives, write_collectives
+from bench.report.index import README, RESULTS, SHOWN, excerpt, index, insert, newest
+from bench.report.page import load, write_report
+from bench.report.scrub import Scrub, scrubber
+from bench.report.summary import device_names
 
-RESULTS = Path("results")
-README = Path("README.md")
-SHOWN = "quick"
-"""Suite whose tables the README shows."""
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-"""What stands between them in the README is made from ``results``."""
-
-INTRODUCTION = """\
-# Results
-
-Runs as they were measured, with all raw step times in `records.jsonl`. `bench report FOLDER` makes
-a page again; `nox -s publish -- FOLDER` adds a run. Figures of different machines, or of different
-versions, are not to be compared with each other.
-"""
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+LONGEST = 40
+"""Characters of a machine's name, and of a suite's."""
 
 
-def publish(folder: Path, results: Path = RESULTS) -> Path:
-    """Copy a run's files into ``results``, in the place of an older run of the same suite.
+def name_of(info: RunInfo) -> str:
+    """Such as ``amd-epyc-2-cores-2026-11-29-quick``."""
+    date = DATE.match(info.started_at)
+    parts = [_machine(info), date[0] if date else "undated", str(info.suite.get("name", "suite"))]
+    return "-".join(_word(part) for part in parts)
+
+
+def _machine(info: RunInfo) -> str:
+    devices, cores = device_names(info), info.environment.get("cores")
+    if devices:
+        return f"{len(devices)}x-{devices[0]}"
+    return f"{info.environment.get('cpu')}-{len(cores) if isinstance(cores, list) else 0}-cores"
+
+
+def _word(text: str) -> str:
+    return UNSAFE.sub("-", text)[:LONGEST].strip("-_").lower() or "unknown"
+
+
+def publish(folder: Path, results: Path = RESULTS, *, keep_names: bool = False) -> Path:
+    """Copy a run's files into ``results``; one that is there under another name takes its new one.
+
+    Args:
+        folder: of ``bench run`` or ``bench comm``.
+        results: where published runs are.
+        keep_names: of users, hosts and folders.
 
     Raises:
-        BenchError: the folder is no finished run.
+        BenchError: the folder is no finished run, or nothing was measured in it.
     """
-    info, _, rows = load(folder)
-    if not any(row.samples_per_s is not None for row in rows):
+    info, name = read_run(folder), COLLECTIVES if holds_collectives(folder) else RECORDS
+    if not _has_figures(folder, name):
         raise BenchError(f"{folder}: nothing was measured in it")
     if info.ended_by != "complete":
         raise BenchError(f"{folder}: is no complete run: {info.ended_by or 'it has not ended'}")
-    suite = _suite_of(info, folder)
-    target = results / file_name(suite)
-    if target.exists() and target.samefile(folder):
+    target = _place(info, results)
+    is_there = target.exists() and target.samefile(folder)
+    if is_there and place_of(folder, name) == target / f"{name}{COMPRESSED}":
         return target
-    if target.exists() and _suite_of(read_run(target), target) != suite:
-        raise BenchError(f"{target}: holds a run of another suite; give one of them another name")
+    scrub: Scrub = _keep if keep_names else scrubber()
     results.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=results, prefix=".new-") as name:
-        for file in (RUN, RECORDS):
-            shutil.copyfile(folder / file, Path(name) / file)
+    with tempfile.TemporaryDirectory(dir=results, prefix=".new-") as place:
+        new = Path(place) / "run"
+        new.mkdir()
+        (new / RUN).write_bytes(
+            msgspec.json.format(msgspec.json.encode(scrub(msgspec.to_builtins(info))), indent=1)
+        )
+        lines = b"".join(msgspec.json.encode(scrub(one)) + b"\n" for one in _lines(folder, name))
+        (new / f"{name}{COMPRESSED}").write_bytes(gzip.compress(lines, mtime=0))
         if target.exists():
             shutil.rmtree(target)
-        shutil.copytree(name, target)
+        if folder.resolve().parent == results.resolve() and not is_there:
+            shutil.rmtree(folder)
+        shutil.copytree(new, target)
     return target
 
 
-def _suite_of(info: RunInfo, folder: Path) -> str:
-    return str(info.suite.get("name", folder.name))
+def _keep(value: Any) -> Any:
+    return value
 
 
-def index(results: Path = RESULTS) -> str:
-    """The page that lists all published runs."""
-    parts = [INTRODUCTION]
-    for folder in sorted(path.parent for path in results.glob(f"*/{RUN}")):
-        info, records, rows = load(folder)
-        name = _suite_of(info, folder)
-        parts += [
-            f"## [{escape(name)}]({quote(folder.name)}/{REPORT})",
-            escape(str(info.suite.get("description", ""))),
-            f"{escape(machine(info))}\n\n{summary(info, records, rows)}",
-        ]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+def _has_figures(folder: Path, name: str) -> bool:
+    if name == COLLECTIVES:
+        return any(row.status == "ok" for row in load_collectives(folder)[1])
+    return any(row.samples_per_s is not None for row in load(folder)[2])
 
 
-def machine(info: RunInfo) -> str:
-    """Where a run was measured, in a sentence."""
-    environment, devices = info.environment, device_names(info)
-    found = environment.get("cores")
-    cores = plural(len(found) if isinstance(found, list) else 0, "core")
-    what = f"{len(devices)} x {devices[0]}" if devices else f"{cores} of {environment.get('cpu')}"
-    return f"Measured on {what}, torch {info.versions.get('torch')}."
+def _place(info: RunInfo, results: Path) -> Path:
+    """The run's folder: its own name, with a number where another run has that already."""
+    name, number = name_of(info), 1
+    while True:
+        target = results / (name if number == 1 else f"{name}-{number}")
+        if not (target / RUN).is_file() or read_run(target).run_id == info.run_id:
+            return target
+        number += 1
 
 
-def excerpt(folder: Path) -> str:
-    """What the README shows of a run: each workload's scaling table and its chart of throughput."""
-    info, records, rows = load(folder)
-    parts = [f"The suite {code(_suite_of(info, folder))}. {escape(machine(info))}"]
-    parts.append(summary(info, records, rows))
-    place = f"{quote(folder.as_posix())}/{CHARTS}"
-    for table in tables_of(rows):
-        notes, text = scaling(table)
-        parts += [f"### {escape(table.title)}", f"{escape(table.rule.capitalize())}.", text]
-        parts += [escape(table.noise), footnotes(notes)]
-        charts = sorted((folder / CHARTS).glob(f"*{table.stem}-throughput.svg"))
-        parts += [picture(f"Throughput: {table.title}", f"{place}/{one.name}") for one in charts]
-    parts.append(
-        f"[The whole report]({quote(folder.as_posix())}/{REPORT}), with raw data beside it."
-    )
-    return "\n\n".join(part for part in parts if part)
+def _lines(folder: Path, name: str) -> Iterator[Any]:
+    """The values of a file's lines; a line that is cut, or is none, was no result."""
+    path = place_of(folder, name)
+    assert path is not None, "it was read before"
+    with open_lines(path) as file:
+        for line in file:
+            try:
+                yield msgspec.json.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
 
 
-def insert(readme: str, text: str) -> str:
-    """The README with another text between its two comments.
+def rebuild() -> None:
+    """Make all reports, the index and the README's part again.
 
     Raises:
-        BenchError: it lacks them.
+        BenchError: a folder is no run, or the README has no place for results.
+        OSError: something cannot be written.
     """
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise BenchError(f"{README}: has no place for results, {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    for path in sorted(RESULTS.glob(f"*/{RUN}")):
+        folder = path.parent
+        (write_collectives if holds_collectives(folder) else write_report)(folder)
+    RESULTS.mkdir(exist_ok=True)
+    write_atomically(RESULTS / "README.md", index().encode())
+    shown = newest(SHOWN)
+    if shown is not None:
+        readme = README.read_text(encoding="utf-8")
+        write_atomically(README, insert(readme, excerpt(shown)).encode())
 
 
 def main(arguments: list[str]) -> int:
     """Publish what is named, and make everything again; returns the exit code."""
-    if any(argument.startswith("-") for argument in arguments):
+    folders = [one for one in arguments if one != "--keep-names"]
+    if any(one.startswith("-") for one in folders):
         sys.stderr.write(f"{str(__doc__).strip()}\n")
         return 2
     try:
-        readme = README.read_text(encoding="utf-8")
-        insert(readme, "")  # before anything is changed: is this the place, and has it room?
-        for argument in arguments:
-            publish(Path(argument))
-        for path in sorted(RESULTS.glob(f"*/{RUN}")):
-            write_report(path.parent)
-        RESULTS.mkdir(exist_ok=True)
-        write_atomically(RESULTS / "README.md", index().encode())
-        if (RESULTS / SHOWN / RUN).is_file():
-            write_atomically(README, insert(readme, excerpt(RESULTS / SHOWN)).encode())
+        insert(README.read_text(encoding="utf-8"), "")  # before anything is changed: is it there?
+        for folder in (
+            *map(Path, folders),
+            *(one.parent for one in sorted(RESULTS.glob(f"*/{RUN}"))),
+        ):
+            publish(folder, keep_names="--keep-names" in arguments)
+        rebuild()
     except (BenchError, OSError) as error:
         sys.stderr.write(f"publish: {error}\n")
         return 2

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tabulate import tabulate
-
 from bench.analyze.doubts import contradictions, of_curve
 from bench.analyze.published import (
     Scaling,
@@ -19,7 +17,7 @@ from bench.analyze.rows import Row
 from bench.errors import BenchError
 from bench.records.collectives import Collective
 from bench.report import cells
-from bench.report.markup import escape
+from bench.report.document import Grid, Heading, Items, Part, Prose, Text, grid_of
 
 PUBLISHED = "published"
 GB = 1e9
@@ -43,7 +41,7 @@ def check_reference(name: str | None) -> bool:
     return name is not None
 
 
-def beside_rows(rows: Sequence[Row]) -> list[str]:
+def beside_rows(rows: Sequence[Row]) -> list[Part]:
     """The published tables of the model that some rows train, each with ours beside it.
 
     Args:
@@ -52,22 +50,20 @@ def beside_rows(rows: Sequence[Row]) -> list[str]:
     tables = matching(rows)
     if not tables:
         names = ", ".join(sorted({table.workload for table in scaling_tables()}))
-        return [
-            f"### {HEADING}",
-            f"No published table is of this model, batch rule and strategy. There are: {names}.",
-        ]
-    parts = [f"### {HEADING}", FOREWORD]
+        text = f"No published table is of this model, batch rule and strategy. There are: {names}."
+        return [Heading(3, HEADING), Text(text)]
+    parts: list[Part] = [Heading(3, HEADING), Prose(FOREWORD)]
     for table in tables:
         parts += _section(table, beside(table, rows))
     return parts
 
 
-def _section(table: Scaling, ours: Mapping[int, Row]) -> Iterator[str]:
-    yield f"#### {escape(_title(table))}"
+def _section(table: Scaling, ours: Mapping[int, Row]) -> Iterator[Part]:
+    yield Text(_title(table), is_strong=True)
     yield _table(table, ours)
     notes = [*_origin(table), *_unlike(table, ours)]
     notes += [f"contradiction: {one}" for one in contradictions(table)]
-    yield "\n".join(f"- {escape(one)}" for one in notes)
+    yield Items(notes)
 
 
 def _title(table: Scaling) -> str:
@@ -86,7 +82,7 @@ def _title(table: Scaling) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _table(table: Scaling, ours: Mapping[int, Row]) -> str:
+def _table(table: Scaling, ours: Mapping[int, Row]) -> Grid:
     """A row for each number of devices; columns without any figure are left out."""
     entry = table.entry
     unit = table.unit.replace("/", "s/", 1)
@@ -106,13 +102,7 @@ def _table(table: Scaling, ours: Mapping[int, Row]) -> str:
         for name, texts in columns.items()
         if any(text != cells.DASH for text in texts) or name.startswith("published s")
     }
-    return tabulate(
-        [[escape(text) for text in line] for line in zip(*kept.values(), strict=True)],
-        [escape(name) for name in kept],
-        tablefmt="github",
-        disable_numparse=True,
-        colalign=["right"] * len(kept),
-    )
+    return grid_of(_title(table), [*kept], zip(*kept.values(), strict=True), words=0)
 
 
 def _number(value: float | None) -> str:
@@ -194,7 +184,7 @@ def _unlike(table: Scaling, ours: Mapping[int, Row]) -> Iterator[str]:
         yield f"not measured here on {', '.join(map(str, missing))} devices"
 
 
-def beside_collectives(rows: Sequence[Collective]) -> list[str]:
+def beside_collectives(rows: Sequence[Collective]) -> list[Part]:
     """Published curves of all-reduce, with ours of the same size and type beside them."""
     own = [
         row
@@ -219,20 +209,17 @@ def beside_collectives(rows: Sequence[Collective]) -> list[str]:
                 if (row.backend, row.device, row.world_size) == kind and row.bytes == size
             ]
             line.append(cells.significant(rates[0] / GB) if rates and rates[0] else cells.DASH)
-        body.append([escape(text) for text in line])
+        body.append(line)
     notes = [f"source: {one.source}, {one.hardware}" for one in found]
     notes += [f"{one.hardware}, as published: {one.note}" for one in found if one.note]
     notes += [f"{one.hardware}: contradiction: {text}" for one in found for text in of_curve(one)]
     return [
-        f"## {HEADING}",
-        "Bus bandwidth of all-reduce in fp32. Columns that begin with *published* are other"
-        " people's, of other machines; those that begin with *here* are of this run, back to back.",
-        tabulate(
-            body,
-            [escape(one) for one in headings],
-            tablefmt="github",
-            disable_numparse=True,
-            colalign=["right"] * len(headings),
+        Heading(2, HEADING),
+        Prose(
+            "Bus bandwidth of all-reduce in fp32. Columns that begin with *published* are other"
+            " people's, of other machines; those that begin with *here* are of this run, back to"
+            " back."
         ),
-        "\n".join(f"- {escape(one)}" for one in notes),
+        grid_of("Bus bandwidth of all-reduce, published and here", headings, body, words=0),
+        Items(notes),
     ]

@@ -85,7 +85,8 @@ def markdown(info: RunInfo, answers: Sequence[Answer], memory_gib: float | None)
     titles = [_title(answer, answers) for answer in answers]
     for title, answer in zip(titles, answers, strict=True):
         parts += [f"## {escape(title)}", *_section(answer, memory_gib)]
-    parts += ["## How it was chosen", TO_READ, "## Where it was measured", machine_lines(info)]
+    parts += ["## How it was chosen", TO_READ, "## Where it was measured"]
+    parts.append("\n".join(f"- {escape(one)}" for one in machine_lines(info)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -13,7 +13,8 @@ from bench.records.scaling import Predicted
 from bench.records.store import write_atomically
 from bench.report.cells import DASH
 from bench.report.drawing import Chart
-from bench.report.markup import escape, picture
+from bench.report.markdown import parts_of
+from bench.report.markup import escape
 from bench.report.scaling_charts import draw, shown_step
 from bench.report.step_trace import TRACE, trace_of
 
@@ -68,7 +69,7 @@ def page(rows: Sequence[Predicted], *, title: str, basis: str, charts: Sequence[
     for label in dict.fromkeys(one.case.label for one in rows):
         some = [one for one in rows if one.case.label == label]
         parts += [f"## {escape(label)}", table(some)]
-    parts += [picture(one.title, f"{CHARTS}/{one.svg.name}") for one in charts]
+    parts.append(parts_of(charts, CHARTS))
     parts.append(f"[{TRACE}]({TRACE}) has the step of the last picture for Perfetto.")
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 

@@ -6,20 +6,19 @@ Never imports torch; needs matplotlib.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.errors import one_line
 from bench.records.scaling import Predicted
 from bench.report.drawing import (
     COLOURS,
-    LONGEST_TITLE,
     MARKERS,
     OTHERS,
     Chart,
+    attempt,
     charts_in,
     new_figure,
-    save,
 )
 
 NAMES = ("predicted-speedup", "predicted-split-*", "predicted-step")
@@ -44,20 +43,20 @@ def draw(rows: Sequence[Predicted], folder: Path) -> list[Chart]:
     """
     labels = list(dict.fromkeys(one.case.label for one in rows))
     what = rows[0].case.workload
+    wanted: list[tuple[str, str, Callable[[], Any]]] = []
+    if len({one.case.world_size for one in rows}) > 1:
+        wanted.append(("speedup", f"Speedup, predicted: {what}", partial(speedup, rows)))
+    for number, label in enumerate(labels[:MOST_SPLITS]):
+        some = [one for one in rows if one.case.label == label]
+        title = f"What a step is spent on, predicted: {what}, {label}"
+        wanted.append((f"split-{number + 1}", title, partial(split, some)))
+    shown = shown_step(rows)
+    title = f"One step, predicted: {what}, {shown.case.label} on {shown.case.world_size} devices"
+    wanted.append(("step", title, partial(timeline, shown)))
     with charts_in(folder, NAMES) as charts:
-        if len({one.case.world_size for one in rows}) > 1:
-            charts.append(
-                _save(speedup(rows), folder / "predicted-speedup", f"Speedup, predicted: {what}")
-            )
-        for number, label in enumerate(labels[:MOST_SPLITS]):
-            some = [one for one in rows if one.case.label == label]
-            title = f"What a step is spent on, predicted: {what}, {label}"
-            charts.append(_save(split(some), folder / f"predicted-split-{number + 1}", title))
-        shown = shown_step(rows)
-        title = (
-            f"One step, predicted: {what}, {shown.case.label} on {shown.case.world_size} devices"
-        )
-        charts.append(_save(timeline(shown), folder / "predicted-step", title))
+        for name, title, draw_it in wanted:
+            chart = attempt(draw_it, folder / f"predicted-{name}", title)
+            charts.extend([chart] if chart is not None else [])
     return charts
 
 
@@ -65,12 +64,6 @@ def shown_step(rows: Sequence[Predicted]) -> Predicted:
     """The row whose step is drawn: of the first case, that with the most communication."""
     first = [one for one in rows if one.case.label == rows[0].case.label]
     return max(first, key=lambda one: one.communicated_s)
-
-
-def _save(figure: Any, path: Path, title: str) -> Chart:
-    text = one_line(title, limit=LONGEST_TITLE)
-    figure.suptitle(text, fontsize=10, x=0.01, ha="left")
-    return save(figure, path, text)
 
 
 def speedup(rows: Sequence[Predicted]) -> Any:

@@ -161,7 +161,8 @@ def _columns(
     ]
     used = [one for one in further if one is not None and _says_something(one, rows)]
     parity = Column("parity", cells.proof, is_figure=False, is_text=True)
-    return [*named, Column(f"{unit}s/s", cells.throughput), *changes, *used, parity]
+    rate = Column(f"{unit}s/s", cells.throughput, hover=cells.each_launch)
+    return [*named, rate, *changes, *used, parity]
 
 
 def _compact_columns(named: Sequence[Column], unit: str, *, is_ladder: bool) -> list[Column]:

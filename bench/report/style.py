@@ -1,4 +1,4 @@
-"""How tables are written: their columns, and what they look like where they are read."""
+"""How rows become tables: their columns, the cells, and the look of a terminal's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tabulate import tabulate
 from bench.analyze.rows import Row
 from bench.errors import one_line
 from bench.report import cells
+from bench.report.document import Cell, Grid, Text
 from bench.report.notes import Footnotes, Which, notes_of
 
 
@@ -24,55 +25,68 @@ class Column(msgspec.Struct, frozen=True):
     """Set to the left."""
     width: int | None = None
     """Characters of a line, where a terminal limits them."""
+    hover: Callable[[Row], str] | None = None
+    """What more is said where one can point at a cell."""
 
 
-class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How a table is written where it will be read."""
-
-    name: str
-    """Of tabulate's: ``github`` for markdown, ``simple`` for a terminal."""
-    mark: Callable[[str], str] = one_line
-    """Sets the numbers of a row's footnotes."""
-    strike: Callable[[str], str]
-    """Marks a figure that failed its proof."""
-    escape: Callable[[str], str] = one_line
-    """Makes text harmless."""
-
-
-TERMINAL = Style(name="simple", strike=lambda cell: f"({cell})")
-
-
-def render(
-    rows: Sequence[Row], columns: Sequence[Column], which: Which, notes: Footnotes, style: Style
-) -> str:
-    """A table's text.
+def grid(
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    which: Which,
+    caption: str = "",
+    below: Sequence[Text] = (),
+) -> Grid:
+    """A table of rows with its notes.
 
     Args:
         rows: of the table.
         columns: to show of them; the first of text names the row, and bears its footnotes.
         which: of a workload's tables.
-        notes: takes what must be said of the rows.
-        style: of the text.
+        caption: what it shows.
+        below: stands between it and its notes.
     """
-    body = []
+    notes = Footnotes()
     name = [column.is_text for column in columns].index(True)
     marks = notes.number([notes_of(row, which) for row in rows])
+    body = []
     for row, numbers in zip(rows, marks, strict=True):
-        texts = []
-        for column in columns:
-            text = style.escape(column.cell(row))
-            if row.is_proved_wrong and column.is_figure and text != cells.DASH:
-                text = style.strike(text)
-            texts.append(text)
-        texts[name] += f" {style.mark(numbers)}" if numbers else ""
-        body.append(texts)
-    headings = [style.escape(column.heading) for column in columns]
-    alignment = ["left" if column.is_text else "right" for column in columns]
-    return tabulate(
-        body,
-        headings,
-        tablefmt=style.name,
-        disable_numparse=True,
-        colalign=alignment,
-        maxcolwidths=[column.width for column in columns] if body else None,
+        own = [_cell(row, column) for column in columns]
+        own[name] = msgspec.structs.replace(own[name], marks=numbers)
+        body.append(own)
+    return Grid(
+        caption=caption,
+        headings=[column.heading for column in columns],
+        is_text=[column.is_text for column in columns],
+        body=body,
+        below=[*below],
+        common=notes.common,
+        notes=notes.texts,
+        widths=[column.width for column in columns],
     )
+
+
+def _cell(row: Row, column: Column) -> Cell:
+    text = column.cell(row)
+    return Cell(
+        text=text,
+        hover=column.hover(row) if column.hover is not None else "",
+        is_struck=row.is_proved_wrong and column.is_figure and text != cells.DASH,
+    )
+
+
+def for_terminal(table: Grid) -> str:
+    """The table alone, as a terminal shows it."""
+    return tabulate(
+        [[_plain(cell) for cell in row] for row in table.body],
+        [one_line(heading) for heading in table.headings],
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=["left" if is_text else "right" for is_text in table.is_text],
+        maxcolwidths=table.widths if table.body else None,
+    )
+
+
+def _plain(cell: Cell) -> str:
+    text = one_line(cell.text)
+    text = f"({text})" if cell.is_struck else text
+    return f"{text} [{', '.join(map(str, cell.marks))}]" if cell.marks else text

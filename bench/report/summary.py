@@ -15,7 +15,6 @@ from bench.analyze.launches import drift_of
 from bench.analyze.rows import Row
 from bench.errors import plural
 from bench.records.record import Record, RunInfo
-from bench.report.markup import escape
 
 
 def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> str:
@@ -29,10 +28,10 @@ def summary(info: RunInfo, records: Sequence[Record], rows: Sequence[Row]) -> st
     words += f", {twice} of them twice" if twice else ""
     ended = "has not ended"
     if info.ended_at:
-        ended = f"ended {escape(info.ended_at)} ({escape(str(info.ended_by))})"
+        ended = f"ended {info.ended_at} ({info.ended_by})"
     return (
         f"{plural(len(rows), 'case')}: {words}. {_spent(info, records, rows)}{_drift(rows)} "
-        f"Started {escape(info.started_at)}, {ended}; order of launches from seed {info.seed}."
+        f"Started {info.started_at}, {ended}; order of launches from seed {info.seed}."
     )
 
 
@@ -90,12 +89,12 @@ def _drift(rows: Sequence[Row]) -> str:
     return f"{words}: measure again on a quieter machine."
 
 
-def machine_lines(info: RunInfo) -> str:
-    """What the figures were measured on and with, as a list."""
+def machine_lines(info: RunInfo) -> list[str]:
+    """What the figures were measured on and with."""
     environment = info.environment
     cores = environment.get("cores")
     memory = environment.get("memory_bytes")
-    lines = [
+    return [
         f"CPU: {environment.get('cpu')}, {len(cores) if isinstance(cores, list) else '?'} cores "
         f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
         f"accelerators: {', '.join(device_names(info)) or 'none'}"
@@ -105,7 +104,6 @@ def machine_lines(info: RunInfo) -> str:
         f"fingerprint: {info.environment_fingerprint}; source: {environment.get('source')}"
         + _known("; commit {}", environment.get("commit")),
     ]
-    return "\n".join(f"- {escape(line)}" for line in lines)
 
 
 def _surroundings(environment: Mapping[str, Any]) -> str:

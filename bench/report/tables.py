@@ -133,7 +133,7 @@ def _place(row: Row) -> tuple[int, int, float]:
 def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
     columns = [
         *named(rows),
-        Column(f"{_unit(rows)}s/s", cells.throughput),
+        Column(f"{_unit(rows)}s/s", cells.throughput, hover=cells.each_launch),
         Column("speedup", lambda row: cells.comparison(row.speedup)),
         Column("efficiency", cells.efficiency),
         Column("against ddp", cells.peer),

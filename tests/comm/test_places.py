@@ -4,7 +4,8 @@ import msgspec
 
 from bench.comm.sweep import Sweep, plan
 from bench.records.collectives import Collective, Pair, Pairs
-from bench.report.collectives import line_of
+from bench.report.bandwidth import line_of
+from bench.report.document import Grid, Heading, Items
 from bench.report.pairs import pairs_section, words_of
 from tests.comm.test_sweep import ROOMY
 
@@ -54,9 +55,11 @@ def test_the_matrix_is_said_in_words() -> None:
         "No host and no link is slow next to the others.",
     ]
     title, _, table, words = pairs_section(msgspec.to_builtins([pairs()]))
-    assert title == "## Within and between hosts: gloo"
-    assert "| a" in table
-    assert words.count("\n") == 2
+    assert title == Heading(2, "Within and between hosts: gloo")
+    assert isinstance(table, Grid)
+    assert [row[0].text for row in table.body] == ["a", "b"]
+    assert isinstance(words, Items)
+    assert len(words.texts) == 3
     assert pairs_section([{"backend": 1}]) == []
 
 

@@ -17,12 +17,17 @@ from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite
 from bench.report.charts import write_charts
+from bench.report.document import Document
+from bench.report.html import html_of
+from bench.report.index import machine as where
+from bench.report.markdown import markdown_of
 from bench.report.markup import escape
-from bench.report.page import load, markdown, plain
-from bench.report.publish import machine as where
+from bench.report.page import CHARTS, document, load, plain
 from bench.report.tables import tables_of
 from tests.fuzz.guard import guarded
+from tests.report.test_html import Parsed
 
+html_of(Document(title="", parts=[]))  # reads the templates, which are no part of a page
 LONGEST_LINE = 1000
 NAMED = re.compile(r"([\w.]+):\w+")
 NO_NUMBER = re.compile(r"(?<![A-Za-z])(?:nan|inf|infinity)(?![A-Za-z])", re.IGNORECASE)
@@ -107,13 +112,16 @@ def check_folder(folder: Path, *, charts: bool) -> str:
         except BenchError as error:
             return kind_of(error)
         tables = tables_of(rows)
-        page = f"{markdown(info, records, tables)}\n{escape(where(info))}"
+        shown = document(info, records, tables)
+        page = f"{markdown_of(shown, CHARTS)}\n{escape(where(info))}"
+        whole = html_of(shown)
         terminal = plain(rows)
     for warning in caught:
         assert warning.category is UserWarning, warning
         assert "left out" in str(warning.message), warning
     _check_text(page)
     _check_text(terminal)
+    _check_html(whole)
     for table in tables:
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,120}|-[a-z0-9-]+", table.stem), table.stem
     alive = ALIVE.search(page)
@@ -123,9 +131,22 @@ def check_folder(folder: Path, *, charts: bool) -> str:
             warnings.simplefilter("ignore")
             drawn = write_charts(tables, folder / "charts")
         for chart in (one for several in drawn for one in several):
+            assert chart.problem is None, chart
             Xml.fromstring(chart.svg.read_bytes())
             assert chart.svg.parent == folder / "charts"
     return "reported, lines left out" if caught else "reported"
+
+
+def _check_html(page: str) -> None:
+    """Nothing obeys in it but what is ours, and every tag is closed."""
+    found = Parsed(page)
+    assert found.open == []
+    assert len(found.of("script")) == 1
+    for tag, attributes in found.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        assert attributes.get("href", "#").startswith("#"), (tag, attributes)
+    control = CONTROL.search(page.replace("\n", " "))
+    assert control is None, page[max(0, control.start() - 80) :][:200]
 
 
 def _check_text(text: str) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
+from bench.report.index import newest
 from tests.fuzz.odd import TEXTS, Draw, damaged, mutated
 
-PUBLISHED = Path(__file__).parent.parent.parent / "results" / "quick"
+RESULTS = Path(__file__).parent.parent.parent / "results"
 MOST_STEPS = 12
 RUBBISH = (
     b"\x00\xff\xfe\n",
@@ -33,9 +35,23 @@ RUNG = {"precision": "bf16-amp", "id": "rung"}
 
 
 @functools.cache
+def published() -> Path:
+    """The run that folders are made from."""
+    found = newest("quick", RESULTS)
+    assert found is not None, "it is published"
+    return found
+
+
+@functools.cache
+def published_lines() -> list[str]:
+    """Of its records."""
+    return gzip.decompress((published() / "records.jsonl.gz").read_bytes()).decode().splitlines()
+
+
+@functools.cache
 def lower() -> str:
     """Id of plain DDP on two devices, which is a rung, and has a setting beside it."""
-    for line in (PUBLISHED / "records.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in published_lines():
         case = json.loads(line)["case"]
         named = (case["workload"], case["label"], case["world_size"], case.get("twin"))
         if named == ("transformer", "ddp", 2, False):
@@ -46,7 +62,7 @@ def lower() -> str:
 @functools.cache
 def run_text() -> str:
     """``run.json`` of a run of the cases below."""
-    info = json.loads((PUBLISHED / "run.json").read_bytes())
+    info = json.loads((published() / "run.json").read_bytes())
     planned = info["suite"]["planned"]
     planned = [one for one in planned if one["case"]["workload"] == "transformer"]
     upper = [
@@ -63,7 +79,7 @@ def run_text() -> str:
 def lines() -> tuple[str, ...]:
     """Records of one model, with fewer steps than were measured; a twin, a rung and a failure."""
     found = []
-    for line in (PUBLISHED / "records.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in published_lines():
         record = json.loads(line)
         if record["case"]["workload"] != "transformer":
             continue

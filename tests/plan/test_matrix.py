@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +10,7 @@ from bench.plan.case import DeviceInfo, Limits, Machine, PlannedCase, identify, 
 from bench.plan.matrix import expand
 from bench.plan.suite import parse_suite
 from bench.records.store import read_records
+from bench.report.index import newest
 from bench.strategies.ddp_check import accepts
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 
@@ -453,8 +453,10 @@ matrix:
 
 
 def test_ids_of_cases_do_not_change_with_fields_that_were_added() -> None:
-    published = {record.case.id: record.case for record in read_records(Path("results/quick"))}
-    for id_, case in published.items():
+    published = newest("quick")
+    assert published is not None
+    cases = {record.case.id: record.case for record in read_records(published)}
+    for id_, case in cases.items():
         assert identify(msgspec.structs.replace(case, id="")).id == id_
 
 

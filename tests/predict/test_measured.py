@@ -20,6 +20,7 @@ from bench.records.record import Parity, Record
 from bench.records.store import RECORDS, iterate_records
 from bench.report.beside import beside as table_beside
 from bench.report.beside import predictions_of
+from bench.report.markdown import parts_of
 from bench.report.prediction_measured import measured_board
 from tests.predict.made import MIB, launches_of, profile, record, row, single, slowed
 
@@ -182,10 +183,10 @@ def test_predictions_stand_beside_what_was_measured_and_not_among_it(tmp_path: P
     predicted = predictions_of(run)
     assert list(predicted) == [slower[0].case.id]
     rows = rows_of_records([], slower)
-    text = table_beside(rows, predicted)
+    text = parts_of(table_beside(rows, predicted), "charts")
     assert "median error 20.0 %" in text
     assert f"{1e3 * step_of(made[0]):.4g} | " in text
-    assert table_beside(rows, {}) == ""
+    assert table_beside(rows, {}) == []
     assert predictions_of(tmp_path) == {}
     assert len(list(iterate_records(run))) == 5
 

@@ -1,24 +1,31 @@
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from bench.analyze.scaling import rows_of
 from bench.errors import OutputError
-from bench.records.record import Memory, Phases, Record
+from bench.records.record import Communication, Memory, Phases, Record
 from bench.records.store import Store
-from bench.report.charts import MOST_VARIANTS, write_charts
+from bench.report import charts as charts_module
+from bench.report.charts import MOST_ROWS, MOST_VARIANTS, not_readable, write_charts
 from bench.report.page import write_report
 from bench.report.tables import Table, tables_of
 from tests.analyze.test_scaling import launches, timing
 from tests.fakes import make_case
+from tests.report.made_settings import ladder_rows
 from tests.report.test_page import make_folder, make_info
 
+PHASES = Phases(data_s=0.001, forward_s=0.1, backward_s=0.2, optimizer_s=0.05)
 PNG = b"\x89PNG"
 
 
@@ -33,7 +40,7 @@ def table(sizes: tuple[int, ...] = (1, 2, 4), ways: int = 4, **changes: Any) -> 
                 label=f"ddp(bucket_cap_mb={way}, gradient_as_bucket_view=true)",
             )
             fields = {
-                "phases": Phases(data_s=0.001, forward_s=0.1, backward_s=0.2, optimizer_s=0.05),
+                "phases": PHASES,
                 "memory": Memory(
                     peak_allocated_bytes=[2**30 * (index + 1) for index in range(size)],
                     peak_reserved_bytes=[None] * size,
@@ -46,13 +53,15 @@ def table(sizes: tuple[int, ...] = (1, 2, 4), ways: int = 4, **changes: Any) -> 
     return only
 
 
-def test_each_table_has_its_four_charts_in_both_formats(tmp_path: Path) -> None:
+def test_each_table_has_its_charts_in_both_formats(tmp_path: Path) -> None:
     ((*charts,),) = write_charts([table()], tmp_path)
     assert [chart.svg.stem.rpartition("-")[2] for chart in charts] == [
         "speedup",
+        "efficiency",
         "throughput",
         "memory",
         "step",
+        "buckets",
     ]
     for chart in charts:
         assert chart.png.read_bytes().startswith(PNG)
@@ -70,14 +79,15 @@ def test_the_same_rows_give_the_same_charts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ways", [1, 12])
 def test_any_number_of_strategies_fits(tmp_path: Path, ways: int) -> None:
     (charts,) = write_charts([table((1, 2, 4, 8), ways)], tmp_path)
-    assert len(charts) == 4
+    assert len(charts) == (5 if ways == 1 else 6)  # one cap is no sweep
+    assert not any(chart.problem for chart in charts)
 
 
-def test_a_strategy_has_one_colour_and_its_variants_differ(tmp_path: Path) -> None:
+def test_a_strategy_has_one_colour_and_its_variants_are_named(tmp_path: Path) -> None:
     (charts,) = write_charts([table(ways=2)], tmp_path)
-    throughput = charts[1].svg.read_text(encoding="utf-8")
+    throughput = charts[2].svg.read_text(encoding="utf-8")
     assert "#0072b2" in throughput
-    assert "pattern" in throughput  # a hatch
+    assert "x4: 369" in throughput  # said where one points at a bar: 90, 92 and 95 times 4
 
 
 def test_what_was_not_measured_is_a_marked_gap(tmp_path: Path) -> None:
@@ -113,9 +123,49 @@ def test_a_place_that_cannot_take_charts_is_named(tmp_path: Path) -> None:
         write_report(folder)
 
 
-def test_a_table_too_long_to_be_drawn_has_no_charts(tmp_path: Path) -> None:
-    long = table((1, 2), MOST_VARIANTS)  # and the baseline
+def test_more_ways_than_marks_have_lanes_and_no_lines(tmp_path: Path) -> None:
+    many = table((1, 2), MOST_VARIANTS)  # and the baseline
+    (charts,) = write_charts([many], tmp_path)
+    names = [chart.svg.stem.rpartition("-")[2] for chart in charts]
+    assert names == ["throughput", "memory", "step", "buckets"]
+    assert "14 ways of training" in not_readable(many.rows)
+
+
+def test_a_table_too_long_to_be_drawn_has_no_charts_but_those_of_settings(tmp_path: Path) -> None:
+    rows = table((1, 2), 1).rows * MOST_ROWS
+    long = msgspec.structs.replace(table((1, 2), 1), rows=rows)
     assert write_charts([long], tmp_path) == [[]]
+    assert "more than one could read" in not_readable(rows)
+
+
+def test_one_chart_that_cannot_be_drawn_costs_that_chart_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_font(*_: Any) -> None:
+        raise FileNotFoundError("DejaVuSans.ttf")
+
+    monkeypatch.setattr(charts_module, "step_figure", no_font)
+    folder = make_folder(tmp_path / "run", phases=PHASES)
+    with pytest.warns(UserWarning, match="could not be drawn: FileNotFoundError: DejaVuSans"):
+        page = write_report(folder).read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if "could not be drawn" in line]
+    assert line.startswith("*What a step is spent on: transformer")
+    assert page.count("![") >= 2
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == page.count("![")
+    assert "could not be drawn: FileNotFoundError: DejaVuSans.ttf" in html
+
+
+def test_a_broken_backend_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no renderer")
+
+    monkeypatch.setattr(Figure, "savefig", broken)
+    with pytest.warns(UserWarning, match="no renderer"):
+        page = write_report(make_folder(tmp_path / "run")).read_text(encoding="utf-8")
+    assert "| strategy " in page
+    assert "![" not in page
+    assert not [*(tmp_path / "run" / "charts").iterdir()]
 
 
 def test_the_page_shows_the_charts(tmp_path: Path) -> None:
@@ -135,6 +185,7 @@ def test_without_matplotlib_the_page_is_written_and_a_note_printed(
         page = write_report(folder).read_text(encoding="utf-8")
     assert "| strategy " in page
     assert "![" not in page
+    assert "The report has no charts: NoChartsError: matplotlib cannot be imported" in page
 
 
 @pytest.mark.parametrize("backend", ["TkAgg", "module://matplotlib_inline.backend_inline", "bad"])
@@ -163,3 +214,47 @@ def test_a_folder_without_a_figure_has_a_page_all_the_same(tmp_path: Path) -> No
             )
         )  # fmt: skip
     assert "skipped: no" in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_nothing_overlaps_or_is_cut_off_with_twelve_long_names_and_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every text lies within its picture, and the legend below the axes."""
+    looked_at: list[str] = []
+    original = Figure.savefig
+
+    def savefig(figure: Any, *arguments: Any, **words: Any) -> None:
+        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+        legends = [text for legend in figure.legends for text in legend.get_texts()]
+        axes = [text for one in figure.axes for text in one.texts]
+        for one in figure.axes:  # a tick beyond the axis is not drawn
+            low, high = sorted(one.get_ylim())
+            ticks = zip(one.get_yticks(), one.get_yticklabels(), strict=True)
+            axes += [label for place, label in ticks if low <= place <= high]
+        for text in [*legends, *axes, *figure.texts]:
+            box = text.get_window_extent(renderer)
+            sides = box.x0, figure.bbox.x1 - box.x1, box.y0, figure.bbox.y1 - box.y1
+            assert min(sides) >= -1, (figure.get_suptitle(), text.get_text(), sides)
+            looked_at.append(text.get_text())
+        for legend, one in itertools.product(figure.legends, figure.axes):
+            assert legend.get_window_extent(renderer).y1 <= one.bbox.y0, figure.get_suptitle()
+        original(figure, *arguments, **words)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    spent = Communication(busy_s=0.05, exposed_s=0.02, wait_s=0.01, profiled_step_s=0.4)
+    shown = table((1, 2), 12, communication=spent)
+    failed = msgspec.structs.replace(
+        shown.rows[-1],
+        status="out_of_memory",
+        samples_per_s=None,
+        phases=None,
+        peaks={},
+        figures=[],
+    )
+    rows = [*shown.rows[:-1], failed]
+    (charts,) = write_charts([msgspec.structs.replace(shown, rows=rows)], tmp_path)
+    assert not any(chart.problem for chart in charts)
+    assert sum("out of memory" in text for text in looked_at) >= 4
+    (ladder,) = tables_of(ladder_rows())
+    (charts,) = write_charts([ladder], tmp_path)
+    assert charts[-1].svg.stem.endswith("-waterfall")

@@ -32,10 +32,13 @@ def make_info() -> RunInfo:
     )
 
 
-def make_folder(folder: Path) -> Path:
+def make_folder(folder: Path, **changes: Any) -> Path:
     with Store(folder) as store:
         store.write_run(make_info())
-        for record in [*launches(SINGLE, 99, 100, 101), *launches(PAIR, 179, 180, 181)]:
+        for record in [
+            *launches(SINGLE, 99, 100, 101, **changes),
+            *launches(PAIR, 179, 180, 181, **changes),
+        ]:
             store.append(record)
         store.append(parity(PAIR))
     return folder

@@ -269,7 +269,7 @@ def test_a_sweep_that_cannot_show_an_effect_warns_with_the_remedy() -> None:
     )
     assert only_table(one_bucket).warnings == [warning]
     assert warning in markdown(make_info(), [], tables_of(one_bucket))
-    assert f"warning: {warning}" in plain(one_bucket)
+    assert f"warning: {warning}" in " ".join(plain(one_bucket).split())
     same = only_table(sweep((1, [4_000_000] * 3), (4, [4_000_000] * 3))).warnings
     assert same == [
         "The sweep of bucket sizes on 2 devices cannot show an effect: 2 rows have the same 3 "
@@ -329,7 +329,7 @@ def test_a_report_learns_of_rungs_from_the_plan(tmp_path: Path) -> None:
                 store.append(record)
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert "### Ladder of ddp on 2 devices" in page
-    assert "](charts/transformer-tiny-weak-ladder-change.svg)" in page.split("### Where")[0]
+    assert "](charts/transformer-tiny-weak-ladder-waterfall.svg)" in page.split("### Where")[0]
     info = read_run(tmp_path / "run")
     info.suite["planned"][1]["rung_below"] = "gone"
     (tmp_path / "run" / RUN).write_bytes(msgspec.json.encode(info))
@@ -342,7 +342,7 @@ def test_a_terminal_has_80_columns_for_settings_too(rows: list[Row]) -> None:
     starts = [n for n, line in enumerate(lines) if line.startswith("---")]
     table = [line for n in starts for line in lines[n - 1 : lines.index("", n)]]
     assert len(table) > 10
-    assert max(map(len, table)) <= 80
+    assert max(map(len, lines)) <= 80
 
 
 def test_names_of_the_scaling_table_say_nothing_of_what_is_plain() -> None:
@@ -353,12 +353,14 @@ def test_names_of_the_scaling_table_say_nothing_of_what_is_plain() -> None:
     assert "ddp, fp32, GLOO_SOCKET_IFNAME=lo" in names
 
 
-@pytest.mark.parametrize("rows", [settings_rows(), ladder_rows()])
-def test_the_change_is_drawn_for_every_row(rows: list[Row], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "kind"), [(settings_rows(), "change"), (ladder_rows(), "waterfall")]
+)
+def test_the_change_is_drawn_for_every_row(rows: list[Row], kind: str, tmp_path: Path) -> None:
     tables = tables_of(rows)
     (settings,) = tables[0].settings
     (charts,) = write_charts(tables, tmp_path)
-    (chart,) = [one for one in charts if one.svg.stem == f"{settings.stem}-change"]
+    (chart,) = [one for one in charts if one.svg.stem == f"{settings.stem}-{kind}"]
     assert chart.png.read_bytes().startswith(PNG)
     text = chart.svg.read_text(encoding="utf-8")
     assert chart.title.startswith(settings.title)
@@ -417,4 +419,4 @@ def test_nothing_is_cut_off_with_twelve_rows_and_long_names(tmp_path: Path, is_w
 def test_more_settings_than_one_could_read_are_not_drawn(tmp_path: Path) -> None:
     tables = tables_of(many(MOST_ROWS, "hook"))
     (charts,) = write_charts(tables, tmp_path)
-    assert charts == []
+    assert not [chart for chart in charts if chart.svg.stem.endswith("-change")]

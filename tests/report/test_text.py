@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bench.analyze.scaling import rows_of
-from bench.errors import CONTROL, BenchError, one_line
+from bench.errors import CONTROL, one_line
 from bench.plan.case import file_name
 from bench.plan.reader import MAX_NAME
 from bench.records.record import Throughput
 from bench.records.store import read_run
 from bench.report import publish
 from bench.report.charts import write_charts
+from bench.report.index import excerpt, index
 from bench.report.markup import code, escape
 from bench.report.page import plain
 from bench.report.tables import tables_of
@@ -137,22 +138,19 @@ def test_a_run_is_published_within_results(text: str, tmp_path: Path) -> None:
     target = publish.publish(folder, results)
     assert target.parent == results
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "run"]
-    assert "<b>" not in publish.index(results).replace("\\<", "")
-    excerpt = publish.excerpt(target)
-    assert "`x`" not in excerpt
+    assert "<b>" not in index(results).replace("\\<", "")
+    assert "`x`" not in excerpt(target)
 
 
-def test_a_run_of_another_suite_is_not_replaced(tmp_path: Path) -> None:
+def test_a_run_whose_name_another_has_is_not_its_replacement(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run")
+    targets = []
     for name in ("a b", "a-b"):
         info = read_run(folder)
-        info.suite["name"] = name
+        info.suite["name"] = info.run_id = name
         (folder / "run.json").write_bytes(msgspec.json.encode(info))
-        if name == "a b":
-            publish.publish(folder, tmp_path / "results")
-            continue
-        with pytest.raises(BenchError, match="holds a run of another suite"):
-            publish.publish(folder, tmp_path / "results")
+        targets.append(publish.publish(folder, tmp_path / "results").name)
+    assert targets == ["a-cpu-2-cores-2026-01-01-a-b", "a-cpu-2-cores-2026-01-01-a-b-2"]
 
 
 def test_charts_take_a_name_for_a_name(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.analyze.rows import Row
+from bench.analyze.scaling import rows_of
+from bench.plan.case import Case
+from bench.records.record import BatchTrial, Communication, MaxBatch, Memory, Parity, Record
+from bench.report.findings import Kind, findings, headline
+from bench.report.naming import listed
+from bench.report.tables import tables_of
+from tests.analyze.test_scaling import launches, parity, timing
+from tests.fakes import make_case
+from tests.report.made_settings import ladder_rows, settings_rows
+
+GIB = 2**30
+
+
+def of(kind: Kind, rows: list[Row]) -> list[str]:
+    return [found.text for found in findings(tables_of(rows)) if found.kind == kind]
+
+
+def pair(strategy: str, **changes: Any) -> Case:
+    return make_case(strategy=strategy, world_size=2, **changes)
+
+
+def measured(case: Case, *rates: float, gib: float = 1.0, **changes: Any) -> list[Record]:
+    size = case.world_size
+    memory = Memory(
+        peak_allocated_bytes=[int(gib * GIB)] * size,
+        peak_reserved_bytes=[None] * size,
+        peak_driver_bytes=[None] * size,
+        peak_process_bytes=[None] * size,
+    )
+    found = parity(case, Parity(verdict="exact", error=0.0))
+    return [*launches(case, *rates, memory=memory, **changes), found]
+
+
+SINGLE = measured(make_case(), 99, 100, 101)
+DDP = measured(pair("ddp"), 179, 180, 181)
+FSDP = measured(pair("fsdp"), 89, 90, 91, gib=0.25)
+
+
+def test_the_fastest_is_named_with_its_gain_and_what_is_clearly_slower() -> None:
+    assert of("fastest", rows_of([], [*SINGLE, *DDP, *FSDP])) == [
+        "On 2 devices ddp is the fastest: 180 ± 3 images/s, 1.80 times one device without a "
+        "wrapper. Clearly slower: fsdp (-50%)."
+    ]
+
+
+def test_what_cannot_be_told_apart_is_not_ranked() -> None:
+    zero = measured(pair("zero"), 179, 180.5, 182)
+    (text,) = of("fastest", rows_of([], [*DDP, *zero, *FSDP]))
+    assert text.startswith("On 2 devices zero has the highest figure, 18")
+    assert "; ddp cannot be told from it. Clearly slower: fsdp (-50%)." in text
+
+
+def test_less_memory_is_named_with_its_price() -> None:
+    assert of("memory", rows_of([], [*DDP, *FSDP])) == [
+        "Least memory: fsdp with 0.250 GiB a device, where ddp needs 1.00; it reaches 50% of its "
+        "rate."
+    ]
+    alike = measured(pair("fsdp"), 89, 90, 91, gib=0.95)
+    assert of("memory", rows_of([], [*DDP, *alike])) == []
+
+
+def test_a_limit_of_memory_has_its_own_fastest_and_largest_batch() -> None:
+    trial = BatchTrial(per_device_batch=8, fits=True, peak_bytes=[1, 1])
+    rows = [
+        msgspec.structs.replace(
+            row,
+            max_batch=MaxBatch(
+                per_device_batch=size, too_large=size + 1, memory_limit_bytes=GIB // 2,
+                trials=[trial],
+            ),
+        )
+        for row, size in zip(rows_of([], [*DDP, *FSDP]), (8, 24), strict=True)
+    ]  # fmt: skip
+    assert of("memory", rows)[1:] == [
+        "Within 0.500 GiB a device fsdp has the highest figure: 90.0 ± 2.7 images/s.",
+        "Within 0.500 GiB a device the largest batch fits with fsdp: 24 samples a device.",
+    ]
+
+
+def test_what_trains_otherwise_is_not_the_fastest() -> None:
+    case = pair("ddp", label="ddp(comm_hook=x)", options={"comm_hook": "x"})
+    lossy = [*launches(case, 299, 300, 301), parity(case, Parity(verdict="lossy_by_design"))]
+    texts = of("fastest", rows_of([], [*DDP, *lossy]))
+    assert texts[0].startswith("On 2 devices only ddp could be ranked")
+    assert texts[1] == (
+        "ddp(comm_hook=x) is faster still, but lossy by design: it trains on other gradients than "
+        "one device would."
+    )
+
+
+def test_what_only_stands_for_an_algorithm_is_not_ranked() -> None:
+    reference = measured(pair("dp"), 299, 300, 301, flags=["reference_implementation"])
+    texts = of("fastest", rows_of([], [*DDP, *reference]))
+    assert texts[1] == (
+        "Not ranked, since it only carries out the algorithm on a CPU: dp (300 ± 3 images/s)."
+    )
+
+
+def test_each_setting_has_a_sentence_or_no_clear_difference() -> None:
+    text, warning = of("settings", settings_rows())
+    assert warning.startswith("The sweep of bucket sizes on 2 devices cannot show an effect")
+    faster, rest = text.split("; clearly slower: ")
+    slower, alike = rest.split("; no clear difference")
+    assert faster.startswith("Settings of ddp and fsdp on 2 devices, clearly faster: ")
+    assert "ddp: comm_hook bf16 (+33." in faster
+    assert "lossy by design)" in faster
+    assert "ddp: bucket_cap_mb 1 (-5." in slower
+    assert "(the noise floor is " in alike
+    assert "ddp: static_graph" in alike
+    (rungs,) = of("settings", ladder_rows())
+    assert rungs.startswith("Ladder of ddp on 2 devices, each against the rung below, clearly ")
+    assert "; clearly slower: bf16-amp (-" in rungs
+
+
+def communicating(exposed_s: float, **changes: Any) -> list[Row]:
+    case = pair("ddp")
+    spent = Communication(
+        busy_s=max(exposed_s, 0.01), exposed_s=exposed_s, wait_s=0.01, profiled_step_s=0.1
+    )
+    rate = changes.pop("rate", 180)
+    records = launches(case, rate - 1, rate, rate + 1, communication=spent, **changes)
+    return rows_of([], [*SINGLE, *records])
+
+
+def test_communication_binds_where_nothing_hides_much_of_it() -> None:
+    assert of("communication", communicating(0.06)) == [
+        "Communication that nothing hides binds on 2 devices: ddp (60% of a step)."
+    ]
+    assert of("communication", communicating(0.005)) == [
+        "Communication does not bind on 2 devices: at most 5% of a step is communication that "
+        "nothing hides (ddp)."
+    ]
+
+
+def test_a_loss_by_more_devices_is_not_hidden_and_has_its_reason() -> None:
+    texts = of("communication", communicating(0.06, rate=50))
+    assert texts[1] == (
+        "ddp x2 is slower than one device: 60% of its step is communication that nothing hides, "
+        "10% waiting for late ranks, 30% computation and all else."
+    )
+    (row,) = [row for row in communicating(0.06, rate=50) if row.case.world_size == 2]
+    silent = msgspec.structs.replace(row, communication=None)
+    assert of("communication", [silent]) == [
+        "ddp x2 is slower than one device: no profile says why."
+    ]
+
+
+def test_cases_without_a_figure_are_named_with_their_reason() -> None:
+    failed = timing(
+        pair("fsdp"), 1.0, status="out_of_memory", reason="2 GiB are not enough", timing=None,
+        throughput=None, memory=None,
+    )  # fmt: skip
+    assert of("missing", rows_of([], [*DDP, failed])) == [
+        "No figure, out of memory, 2 GiB are not enough: fsdp x2."
+    ]
+
+
+def test_rows_not_to_lean_on_are_named_with_the_reason() -> None:
+    wrong = launches(pair("fsdp"), 89, 90, 91, flags=["duplicate_data"])
+    unproved = launches(pair("zero"), 89, 90, 91, flags=["throttled"])
+    rows = rows_of([], [*DDP, *wrong, *unproved])
+    assert of("doubt", rows) == [
+        "Wrong, did not train the same model (ranks trained on the same samples): fsdp x2.",
+        "Not proved to train the same model: zero x2.",
+        "Do not lean on zero x2: the devices were held back.",
+    ]
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    assert headline([]) == "nothing was planned"
+    skipped = timing(
+        pair("ddp"), 1.0, status="skipped", reason="no", timing=None, throughput=None, memory=None
+    )
+    rows = rows_of([], [skipped])
+    assert headline(tables_of(rows)) == "transformer, preset tiny: No figure, skipped, no: ddp x2."
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, "0"), (6, "and 5"), (9, "and 4 others")])
+def test_a_sentence_names_no_more_than_one_reads(count: int, end: str) -> None:
+    assert listed([str(number) for number in range(count)]).endswith(end)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from bench.analyze.scaling import rows_of
+from bench.report.sweeps import sweeps_of
+from bench.report.tradeoff import front, shown_rows
+from tests.fakes import make_case
+from tests.report.made_settings import settings_rows
+from tests.report.test_findings import measured
+
+
+def test_the_front_has_what_nothing_beats_in_both() -> None:
+    cases = {
+        "fsdp": (100, 0.25),
+        "zero": (90, 0.5),  # slower than fsdp, with more memory
+        "ddp": (180, 1.0),
+        "mine": (170, 1.2),
+    }
+    records = [
+        record
+        for name, (rate, gib) in cases.items()
+        for record in measured(make_case(strategy=name, world_size=2), rate - 1, rate, gib=gib)
+    ]
+    rows = rows_of([], records)
+    assert [row.case.strategy for row in front(rows, "tensor")] == ["fsdp", "ddp"]
+    assert shown_rows(rows, "tensor") == rows
+    assert shown_rows(rows[:1], "tensor") == []  # nothing to weigh
+
+
+def test_a_sweep_has_at_least_three_sizes_in_order_and_nothing_else_differs() -> None:
+    rows = settings_rows()
+    (sweep,) = sweeps_of(rows, {row.case.id: row.case.label for row in rows})
+    caps = [row.case.options["bucket_cap_mb"] for row in sweep.rows]
+    assert caps == [1, None, 100]  # torch's own is 25
+    assert sweep.name == "ddp x2"
