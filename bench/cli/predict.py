@@ -14,15 +14,23 @@ from bench.cli.predict_scaling import profile, scaling, score
 from bench.errors import BenchError
 from bench.plan.case import PlannedCase
 
-app = typer.Typer(
-    name="predict",
-    help="Predict what devices would do that are not here: nothing of it is measured.",
-    no_args_is_help=True,
-)
+app = typer.Typer(name="predict", no_args_is_help=True)
 app.command()(profile)
 app.command()(scaling)
 app.command()(score)
 STRATEGIES = "single, ddp, zero, fsdp"
+
+
+@app.callback(invoke_without_command=True)
+def predict(
+    scored: Annotated[
+        bool, typer.Option("--score", help="The same as the command score, of published tables.")
+    ] = False,
+) -> None:
+    """Predict what devices would do that are not here: nothing of it is measured."""
+    if scored:
+        score()
+        raise typer.Exit
 
 
 @app.command()
