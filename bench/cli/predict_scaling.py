@@ -168,7 +168,7 @@ def score(
     fit_on: Annotated[
         str | None,
         typer.Option(
-            metavar="LINK", help="Fit what overlap costs to this link's cells; not scored."
+            metavar="LINK", help="Fit two numbers to this link's cells, which are not scored."
         ),
     ] = None,
     write: Annotated[
