@@ -118,6 +118,12 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
         Path | None,
         typer.Option(metavar="DIR", help="Folder for rows, report, charts and a trace."),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Of bench run --trace: put the predicted step beside its steps."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Predict steps on other numbers of devices, from one device's profile or published figure."""
@@ -140,6 +146,8 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
     )
     if question.profile.case.device == "cpu" and curve is None:
         say(f"warning: the profile is of a CPU, and the links are {question.network.name}")
+    if trace is not None and out is None:
+        raise BenchError("--trace puts a step beside others in the --out folder: name one")
     ways = ways_of(strategies)
     if best:
         choice = choose(question, site.places, [way.strategy for way in ways])
@@ -154,8 +162,14 @@ def scaling(  # noqa: PLR0913 - options, each known by its name
         from bench.predict.write import write_rows
 
         write_rows(rows, out, question, version=bench.__version__)
-        title = f"{rows[0].case.workload} on {question.network.name}, predicted"
-        say(f"report in {write_scaling(rows, out, title=title, basis=question.basis)}")
+        path = write_scaling(
+            rows,
+            out,
+            title=f"{rows[0].case.workload} on {question.network.name}, predicted",
+            basis=question.basis,
+            measured_trace=trace,
+        )
+        say(f"report in {path}")
     print_json(rows) if json else print_text(plain(rows))
 
 
@@ -168,7 +182,7 @@ def score(
     fit_on: Annotated[
         str | None,
         typer.Option(
-            metavar="LINK", help="Fit what overlap costs to this link's cells; not scored."
+            metavar="LINK", help="Fit two numbers to this link's cells, which are not scored."
         ),
     ] = None,
     write: Annotated[

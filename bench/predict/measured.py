@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 
 from bench.errors import BenchError
 from bench.plan.case import Case
@@ -25,7 +25,10 @@ from bench.records.store import iterate_records
 
 CAP = ("bucket_cap_mb", "bucket_cap_mb_list")
 STRONGEST = 1e-7
-"""Seconds of computation for a byte on the bus, that a fit looks at: 100 times what gloo takes."""
+"""Seconds of computation for a byte on the bus, up to which a fit looks: 100 times gloo's."""
+FACTORS_OF_COLLECTIVES = (0.5, 2.0)
+"""And times that collectives take as long as their curves have it."""
+PATIENCE = {"maxfev": 200, "xatol": 1e-4, "fatol": 1e-5}
 
 
 class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,9 +193,10 @@ def _group(cell: Cell) -> str:
 
 
 def _fitted(profile: Profile, study: Study, link: str) -> Profile:
-    """The profile with what a byte on the bus takes of computation, fitted to the cells of a link.
+    """The profile with two numbers fitted to the cells of a link; nothing else is fitted at all.
 
-    The least mean of relative errors; the one number that is fitted at all.
+    What a byte on the bus takes of computation, and how long collectives take in a step next to
+    their curves: with the least mean of relative errors.
     """
     cells = [
         one
@@ -201,26 +205,24 @@ def _fitted(profile: Profile, study: Study, link: str) -> Profile:
     ]
     if not cells:
         raise BenchError(f"no cell over {link!r} can be used to fit {profile.case.workload}")
-    before = profile.contention or Contention(source="fitted")
+    before = profile.contention or Contention(source="none")
 
-    def with_share(stolen: float) -> Profile:
-        contention = Contention(
-            computation=before.computation,
-            most_bus_bytes_per_s=before.most_bus_bytes_per_s,
-            stolen_s_per_byte=stolen,
+    def with_numbers(numbers: Sequence[float]) -> Profile:
+        contention = msgspec.structs.replace(
+            before,
+            stolen_s_per_byte=float(numbers[0]) * STRONGEST,
+            collectives=float(numbers[1]),
             source=f"fitted to {link}",
         )
         return msgspec.structs.replace(profile, contention=contention)
 
-    def loss(stolen: float) -> float:
-        errors = []
-        for cell in cells:
-            one = _predicted(cell, [with_share(stolen)], study)
-            if one is not None:
-                errors.append(abs(one.step_s / cell.measured_s - 1))
+    def loss(numbers: Sequence[float]) -> float:
+        told = [with_numbers(numbers)]
+        found = ((cell, _predicted(cell, told, study)) for cell in cells)
+        errors = [abs(one.step_s / cell.measured_s - 1) for cell, one in found if one is not None]
         return statistics.fmean(errors) if errors else 0.0
 
-    found = minimize_scalar(
-        loss, bounds=(0.0, STRONGEST), method="bounded", options={"xatol": 1e-12}
-    )
-    return with_share(float(found.x))
+    start = [min(max(before.stolen_s_per_byte / STRONGEST, 0.02), 1.0), 1.0]
+    bounds = [(0.0, 1.0), FACTORS_OF_COLLECTIVES]
+    found = minimize(loss, start, method="Nelder-Mead", bounds=bounds, options=PATIENCE)
+    return with_numbers(found.x)

@@ -52,7 +52,12 @@ def _with_copies(unit: Unit, profile: Profile, case: Case, places: Places) -> _W
         return _Work(unit, 0.0, 0.0)
     half = 0.5 if case.options.get("mixed_precision") else 1.0
     copy_s = unit.bytes * half * profile.copy_s_per_byte
-    return _Work(unit, copy_s, copy_s)
+    if profile.fsdp is None:
+        return _Work(unit, copy_s, copy_s)
+    # Measured on one device, where the copies for others are not made.
+    share = unit.bytes / max(profile.gradient_bytes, 1)
+    out_s = max(copy_s, share * profile.fsdp.forward_s)
+    return _Work(unit, out_s, max(copy_s, share * profile.fsdp.backward_s - out_s))
 
 
 def _shards(plan: Plan, case: Case) -> int:

@@ -159,15 +159,15 @@ def _ddp_backward(
 
 def _buffers_s(profile: Profile) -> float:
     """Of all buffers out of the message that they came in."""
-    if profile.wrapper_forward_s is not None:
-        return profile.wrapper_forward_s
+    if profile.ddp is not None:
+        return profile.ddp.forward_s
     return profile.kernel_s * profile.buffers
 
 
 def _copy_s(profile: Profile, size: int) -> float:
     """Of one gradient into its bucket or out of it."""
-    if profile.wrapper_backward_s is not None:
-        return profile.wrapper_backward_s / 2 * size / profile.gradient_bytes
+    if profile.ddp is not None:
+        return profile.ddp.backward_s / 2 * size / profile.gradient_bytes
     return max(profile.kernel_s, size * profile.copy_s_per_byte)
 
 

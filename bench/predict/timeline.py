@@ -76,7 +76,8 @@ def simulate(tasks: Sequence[Task], contention: Contention | None = None) -> lis
             if stream not in running and heads[stream] < len(queue):
                 number = queue[heads[stream]]
                 if all(one in spans for one in tasks[number].after):
-                    running[stream] = number, _begin(tasks[number], now, idle_since[stream])
+                    begun = _begin(tasks[number], now, idle_since[stream], slow.collectives)
+                    running[stream] = number, begun
                     heads[stream] += 1
         assert running, "some task needs what can never be done"
         rates = _rates([one for _, one in running.values()], slow)
@@ -91,9 +92,11 @@ def simulate(tasks: Sequence[Task], contention: Contention | None = None) -> lis
     return [spans[number] for number in range(len(tasks))]
 
 
-def _begin(task: Task, now: float, idle_since: float) -> _Running:
+def _begin(task: Task, now: float, idle_since: float, collectives: float) -> _Running:
     """A stream that has just ended something goes on back to back."""
     work_s = task.work_s if task.alone_s is None or idle_since == now else task.alone_s
+    if task.kind == "communication":
+        work_s *= collectives
     return _Running(task, now, work_s, task.bytes / work_s if work_s > 0 else 0.0)
 
 

@@ -41,6 +41,9 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True):
 
     computation: Factor = 1.0
     """Times as long as alone, whatever the collective's rate."""
+    collectives: Figure = 1.0
+    """Times as long as curves have it, each collective takes among those of a step: gloo carries
+    two of DDP's buckets at a time, and curves are of one."""
     stolen_s_per_byte: Figure = 0.0
     """Of the computation, for each byte that a rank puts on the bus: on a CPU, a collective's
     threads share the cores, for the same work at whatever rate bytes come; an accelerator's takes
@@ -50,6 +53,13 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True):
     for no such limit."""
     source: str
     """``measured``, or where the factor was published."""
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What a wrapper adds to a step on one device, where there is nothing to communicate."""
+
+    forward_s: Seconds
+    backward_s: Seconds
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +91,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Of a gradient that is copied into a bucket, or out of it."""
     kernel_s: Seconds = 0.0
     """The least that any such copy takes."""
-    wrapper_forward_s: Seconds | None = None
-    """What DDP adds to forward on this device alone: buffers laid out and copied, and its Python.
-    None where it was not measured."""
-    wrapper_backward_s: Seconds | None = None
-    """And to backward: each gradient copied into its bucket and out of it, and hooks. None where it
-    was not measured: then ``copy_s_per_byte`` and ``kernel_s`` stand in."""
+    ddp: Added | None = None
+    """What DDP adds on this device alone: buffers, each gradient copied into its bucket and out of
+    it, hooks. None where it was not measured: ``copy_s_per_byte`` and ``kernel_s`` stand in."""
+    fsdp: Added | None = None
+    """And FSDP, unit by unit: parameters laid out, gradients copied, hooks. Likewise."""
     synchronised_layers: Whole = 0
     """Batch norms that, synchronised, each wait for a small collective forward and backward."""
     step_variation: Figure = 0.0

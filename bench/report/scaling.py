@@ -16,7 +16,7 @@ from bench.report.drawing import Chart
 from bench.report.markdown import parts_of
 from bench.report.markup import escape
 from bench.report.scaling_charts import draw, shown_step
-from bench.report.step_trace import TRACE, trace_of
+from bench.report.step_trace import TRACE, beside_measured, trace_of
 
 REPORT, CHARTS = "report.md", "charts"
 HEADS = (
@@ -40,7 +40,14 @@ then all gradients at once; and forward + max(backward, communication) + optimiz
 """
 
 
-def write_scaling(rows: Sequence[Predicted], folder: Path, *, title: str, basis: str) -> Path:
+def write_scaling(
+    rows: Sequence[Predicted],
+    folder: Path,
+    *,
+    title: str,
+    basis: str,
+    measured_trace: Path | None = None,
+) -> Path:
     """Write the page, its charts, and a trace of one step; returns the page's path.
 
     Args:
@@ -48,14 +55,17 @@ def write_scaling(rows: Sequence[Predicted], folder: Path, *, title: str, basis:
         folder: is there.
         title: of the page.
         basis: what the predictions rest on, a sentence.
+        measured_trace: of one rank, that the predicted step is to stand beside.
 
     Raises:
+        RecordsError: the measured trace is none.
         OutputError: the folder cannot be written.
     """
+    shown = shown_step(rows)
+    trace = trace_of(shown) if measured_trace is None else beside_measured(shown, measured_trace)
     try:
         charts = draw(rows, folder / CHARTS)
-        shown = shown_step(rows)
-        write_atomically(folder / TRACE, msgspec.json.encode(trace_of(shown)))
+        write_atomically(folder / TRACE, msgspec.json.encode(trace))
         path = folder / REPORT
         write_atomically(path, page(rows, title=title, basis=basis, charts=charts).encode())
     except OSError as error:

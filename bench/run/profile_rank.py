@@ -19,14 +19,14 @@ from bench.measure.clock import LAST_PHASE
 from bench.measure.device import open_device
 from bench.plan.case import Case, Effort
 from bench.plan.registry import find_strategy, find_workload
-from bench.records.profile import Gradient, Profile
+from bench.records.profile import Added, Gradient, Profile
 from bench.run.handover import Assignment, RankOutcome
 from bench.run.loop import Engine, run_block, warm_up, warmup_rule
 from bench.run.phases import DONE, Notebook
 from bench.run.process import Place, carry_out, enter
 from bench.run.profile_marks import copying, laid_out, marked
 from bench.run.profile_overlap import measure_overlap
-from bench.run.profile_wrapper import wrapped_parts
+from bench.run.profile_wrapper import own_group, parts_under_ddp, parts_under_fsdp
 from bench.run.rank import Rank
 from bench.run.worker import join_group
 from bench.strategies.base import local_bytes
@@ -98,7 +98,7 @@ class _Profiling:
             )
         device.set_precision(told.case.precision)
         profile = measure(rank)
-        profile = _with_wrapper(profile, rank, told)
+        profile = _with_wrappers(profile, rank, told)
         if place.rank == 0:
             (Path(told.folder) / FILE).write_bytes(msgspec.json.encode(profile))
         rank.note(phase=DONE)
@@ -128,15 +128,24 @@ def _as_assignment(told: ProfileAssignment) -> Assignment:
     )
 
 
-def _with_wrapper(profile: Profile, rank: Rank, told: ProfileAssignment) -> Profile:
-    """With what DDP adds; never less than nothing, which noise may show."""
+def _with_wrappers(profile: Profile, rank: Rank, told: ProfileAssignment) -> Profile:
+    """With what DDP and FSDP add; never less than nothing, which noise may show."""
     gc.collect()
-    rank.note(phase="wrapper")
-    parts = wrapped_parts(rank, told.backend, steps=profile.steps, launch_s=told.launch_s)
+    rank.note(phase="wrappers")
+    group = own_group(rank, told.backend, told.launch_s)
+    ddp = parts_under_ddp(rank, group, profile.steps)
+    workload = find_workload(rank.case.workload)
+    facts = workload.facts(msgspec.convert(rank.case.workload_options, workload.options))
+    fsdp = None if facts.has_sparse_gradients else parts_under_fsdp(rank, group, profile.steps)
     return msgspec.structs.replace(
-        profile,
-        wrapper_forward_s=max(parts["forward"] - profile.forward_s, 0.0),
-        wrapper_backward_s=max(parts["backward"] - profile.backward_s, 0.0),
+        profile, ddp=_added(ddp, profile), fsdp=None if fsdp is None else _added(fsdp, profile)
+    )
+
+
+def _added(parts: dict[str, float], profile: Profile) -> Added:
+    return Added(
+        forward_s=max(parts["forward"] - profile.forward_s, 0.0),
+        backward_s=max(parts["backward"] - profile.backward_s, 0.0),
     )
 
 

@@ -1,4 +1,4 @@
-"""What DDP itself costs a device that has nobody to talk to: copies, hooks, buffers."""
+"""What DDP and FSDP themselves cost a device that has nobody to talk to: copies, hooks, buffers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import statistics
 
 from torch import distributed
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.run.loop import Engine, run_block, warm_up, warmup_rule
@@ -14,21 +16,41 @@ from bench.run.rank import Rank
 from bench.run.worker import join_group
 from bench.strategies.base import ModuleSession
 from bench.strategies.ddp import NEVER
+from bench.strategies.sharding import units_of
+
+Parts = dict[str, float]
+"""Seconds of forward and of backward, of the slowest process."""
 
 
-def wrapped_parts(rank: Rank, backend: str, *, steps: int, launch_s: float) -> dict[str, float]:
-    """Seconds of forward and of backward under DDP in a group of this process alone.
+def own_group(rank: Rank, backend: str, launch_s: float) -> ProcessGroup:
+    """Of this process alone. Collective: every process makes all of them, in the same order.
 
-    Of the slowest process. To be called last: a process that had no group has one afterwards.
+    To be called last: a process that had no group has one afterwards.
 
     Args:
         rank: of this process.
         backend: of the group.
-        steps: to time.
         launch_s: how long the launch may take.
     """
+    if rank.processes == 1:
+        join_group(
+            backend,
+            rank.device.torch_device,
+            launch_s=launch_s,
+            group_device=rank.device.group_device,
+        )
+        whole = distributed.group.WORLD
+        assert whole is not None, "it has just been joined"
+        return whole
+    groups = [distributed.new_group([number]) for number in range(rank.processes)]
+    own = groups[rank.rank]
+    assert isinstance(own, ProcessGroup)
+    return own
+
+
+def parts_under_ddp(rank: Rank, group: ProcessGroup, steps: int) -> Parts:
+    """A step under DDP in a group of this process alone."""
     problem = rank.problem()
-    group = _own_group(rank, backend, launch_s)
     device = rank.device.torch_device
     module = DistributedDataParallel(
         problem.model,
@@ -45,9 +67,29 @@ def wrapped_parts(rank: Rank, backend: str, *, steps: int, launch_s: float) -> d
         optimizer=problem.make_optimizer(problem.model.parameters()),
         unsynchronised=module.no_sync,
     )
+    return _timed(rank, session, steps)
+
+
+def parts_under_fsdp(rank: Rank, group: ProcessGroup, steps: int) -> Parts:
+    """A step under FSDP2 in a group of this process alone: no collective, but all around it."""
+    problem = rank.problem()
+    mesh = DeviceMesh.from_group(group, rank.device.torch_device.type)
+    for unit in [*units_of(problem, "units"), problem.model]:
+        fully_shard(unit, mesh=mesh)
+    session = ModuleSession(
+        problem=problem,
+        context=rank.context(),
+        module=problem.model,
+        optimizer=problem.make_optimizer(problem.model.parameters()),
+        is_sharded=True,
+    )
+    return _timed(rank, session, steps)
+
+
+def _timed(rank: Rank, session: ModuleSession, steps: int) -> Parts:
     engine = Engine(
         session=session,
-        batches=problem.batches(rank.rank, rank.processes),
+        batches=session.problem.batches(rank.rank, rank.processes),
         clock=rank.device.clock(),
         slowest=rank.slowest,
         accumulation_steps=1,
@@ -61,25 +103,7 @@ def wrapped_parts(rank: Rank, backend: str, *, steps: int, launch_s: float) -> d
         for phase in ("forward", "backward")
     }
     session.close()
-    del module, session, engine
+    del session, engine
     gc.collect()
     rank.device.synchronize()
     return found
-
-
-def _own_group(rank: Rank, backend: str, launch_s: float) -> ProcessGroup:
-    """Of this process alone. Collective: every process makes all of them, in the same order."""
-    if rank.processes == 1:
-        join_group(
-            backend,
-            rank.device.torch_device,
-            launch_s=launch_s,
-            group_device=rank.device.group_device,
-        )
-        whole = distributed.group.WORLD
-        assert whole is not None, "it has just been joined"
-        return whole
-    groups = [distributed.new_group([number]) for number in range(rank.processes)]
-    own = groups[rank.rank]
-    assert isinstance(own, ProcessGroup)
-    return own

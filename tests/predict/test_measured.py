@@ -103,9 +103,9 @@ def test_the_wrong_choice_of_a_cap_costs_what_was_measured_of_it() -> None:
     assert regret.cost == pytest.approx(0.6)
 
 
-def test_one_number_is_fitted_to_cells_that_are_then_not_scored() -> None:
+def test_two_numbers_are_fitted_to_cells_that_are_then_not_scored() -> None:
     rate = 16.0 * MIB
-    truth = slowed(profile(), stolen_s_per_byte=2e-8)
+    truth = slowed(profile(), stolen_s_per_byte=2e-8, collectives=0.9)
     told = msgspec.structs.replace(truth, contention=Contention(source="measured"))
     made = study(truth, told, noise=0.0, rate=rate)
     other = [msgspec.structs.replace(cell, link="other") for cell in made.cells]

@@ -10,6 +10,7 @@ from bench.predict.network import Level, Places
 from bench.predict.scaling import largest_of, predict
 from bench.predict.sweep import as_predicted
 from bench.records.check import fault_of
+from bench.records.profile import Added
 from bench.records.scaling import as_record
 from tests.predict.made import MIB, TWO, network, profile, slowed, wanted
 
@@ -51,7 +52,8 @@ def test_copies_into_buckets_and_out_of_them_cost_both_ways_or_one() -> None:
 
 
 def test_what_the_wrapper_was_measured_to_add_stands_for_its_copies() -> None:
-    made = profile(copy_s_per_byte=9.0, wrapper_backward_s=0.4, wrapper_forward_s=0.3, buffers=1)
+    added = Added(forward_s=0.3, backward_s=0.4)
+    made = profile(copy_s_per_byte=9.0, ddp=added, buffers=1)
     plain = predict(profile(), network(QUICK), wanted())
     both = predict(made, network(QUICK), wanted())
     assert both.step_s - plain.step_s == pytest.approx(0.7)
@@ -136,6 +138,14 @@ def test_fsdp_gathers_ahead_over_nccl_and_waits_over_gloo() -> None:
     assert nccl.communication_s == pytest.approx(gloo.communication_s) == pytest.approx(5.0)
     order = [name for name in names(nccl) if name.startswith(("gather", "scatter"))]
     assert order == ["gather root", "gather 1", "gather 1 again", "scatter 2", "scatter 1"]
+
+
+def test_what_fsdp_was_measured_to_add_is_in_each_of_its_units() -> None:
+    plain = predict(profile(), network(QUICK), wanted("fsdp", backend="gloo"))
+    added = Added(forward_s=0.3, backward_s=0.5)
+    found = predict(profile(fsdp=added), network(QUICK), wanted("fsdp", backend="gloo"))
+    # Of the two units one is kept for backward, which then lays out nothing.
+    assert found.step_s - plain.step_s == pytest.approx(0.3 + 0.5 - 0.15)
 
 
 def test_fsdp_that_keeps_what_it_gathered_gathers_less() -> None:

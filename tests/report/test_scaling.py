@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.errors import RecordsError
 from bench.records.scaling import Moment, Predicted, Scored
 from bench.report.prediction import insert, scoreboard
 from bench.report.scaling import plain, write_scaling
 from bench.report.scaling_charts import shown_step
 from bench.report.scaling_choice import choice_of
-from bench.report.step_trace import TRACE, trace_of
+from bench.report.step_trace import TRACE, beside_measured, trace_of
 from tests.fakes import make_case
 
 
@@ -73,6 +74,25 @@ def test_a_trace_is_in_microseconds_a_thread_a_stream() -> None:
     assert bucket["args"] == {"bytes on the bus": 1000}
     (process,) = [one for one in events if one["name"] == "process_name"]
     assert process["args"]["name"].startswith("predicted: ")
+
+
+def test_a_predicted_step_stands_beside_measured_ones(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    steps = [
+        {"ph": "X", "name": f"ProfilerStep#{n}", "pid": 7, "tid": 1, "ts": 500.0 + n, "dur": 1.0}
+        for n in range(2)
+    ]
+    path.write_text(json.dumps({"traceEvents": steps, "kept": 1}))
+    found = beside_measured(predicted(), path)
+    assert found["kept"] == 1
+    assert found["traceEvents"][:2] == steps
+    own = [one for one in found["traceEvents"][2:] if one["ph"] == "X"]
+    assert {one["pid"] for one in own} == {"predicted"}
+    assert [one["ts"] for one in own] == pytest.approx([500.0, 60500.0])
+    for text in ("no json", "[]", '{"traceEvents": []}', '{"traceEvents": {}}'):
+        path.write_text(text)
+        with pytest.raises(RecordsError, match=r"no trace that can be read|holds no step"):
+            beside_measured(predicted(), path)
 
 
 def test_the_step_that_is_drawn_communicates_most() -> None:

@@ -103,8 +103,8 @@ def test_a_profile_is_measured_and_predicts_what_it_was_measured_of(launcher: La
     assert sum(sizes) == sum(one.bytes for one in found.units)
     assert len(layout(sizes, {})) >= 1
     assert found.copy_s_per_byte > 0
-    assert found.wrapper_forward_s is not None
-    assert found.wrapper_backward_s is not None
+    assert found.ddp is not None
+    assert found.fsdp is not None
     level = Level(bus_bytes_per_s=1e18, latency_s=0.0)
     alone = predict(
         found,
