@@ -13,6 +13,7 @@ import pytest
 
 from bench.errors import BenchError
 from bench.plan.case import Machine
+from bench.run.alike import differences
 from bench.run.channel import (
     Ask,
     Channel,
@@ -29,8 +30,9 @@ from bench.run.channel import (
 from bench.run.culprit import fault_of, find_culprit, reason_of
 from bench.run.follow import Follower, LostNodeError
 from bench.run.handover import Failure, Measured, OtherShare, RankOutcome
-from bench.run.hosts import Hosts, Peer, on_our_clock
-from bench.run.meet import differences, join, meeting
+from bench.run.hosts import Hosts, on_our_clock
+from bench.run.meet import join, meeting
+from bench.run.peer import Peer
 from bench.run.rendezvous import Rendezvous
 from tests.fakes import TWO_CORES
 
