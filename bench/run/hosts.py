@@ -163,8 +163,13 @@ def _tell(peers: Sequence[Peer], message: Message) -> None:
 
 def _run_own(share: AnyShare, peers: Sequence[Peer], run: Run[AnyShare]) -> tuple[RankOutcome, ...]:
     """Launch node 0's share; the others are told where that fails as a whole."""
+
+    def elsewhere() -> bool:
+        # Processes that meet no others wait for none, however much sooner those are done.
+        return share.meets and any(peer.has_ended(share.number) for peer in peers)
+
     try:
-        return run(share, lambda: any(peer.has_ended(share.number) for peer in peers))
+        return run(share, elsewhere)
     except Interruption:
         raise  # the run ends, and with it everything on all hosts
     except BaseException:

@@ -127,6 +127,20 @@ def test_both_hosts_launch_and_node_0_has_all_outcomes(met: tuple[Meeting, Hosts
         assert begin < one.joined_s < time.monotonic() + 0.01
 
 
+def test_where_ranks_meet_no_others_nobody_ends_them_for_being_slower(
+    met: tuple[Meeting, Hosts],
+) -> None:
+    _, hosts = met
+    (peer,) = hosts.peers
+
+    def slower(share: OtherShare, elsewhere: Callable[[], bool]) -> tuple[RankOutcome, ...]:
+        until_elsewhere(lambda: peer.has_ended(share.number))
+        assert not elsewhere()
+        return own(share, elsewhere)
+
+    assert len(hosts.launch(share(meets=False), slower)) == 2
+
+
 def test_the_end_is_told(met: tuple[Meeting, Hosts]) -> None:
     meeting_, hosts = met
     hosts.end("complete")
