@@ -37,6 +37,8 @@ DONE_S = 90.0
 within seconds, and those that are leaving have a minute."""
 ASKED = 5
 """Times that a host's clock is read before a launch: the quickest answer tells most."""
+SEE_OFF_S = 3.0
+"""For the hosts to hear that the run is over, and to hang up."""
 STORE_S = 60.0
 AnyShare = TypeVar("AnyShare", CaseShare, OtherShare)
 Run = Callable[[AnyShare, Callable[[], bool]], tuple[RankOutcome, ...]]
@@ -90,7 +92,9 @@ class Hosts:
         """Let the other hosts go."""
         for peer in self.peers:
             peer.tell(End(reason=reason, exit_code=exit_code))
-            peer.channel.close()
+        until_s = time.monotonic() + SEE_OFF_S
+        for peer in self.peers:
+            peer.see_off(until_s)
 
     def launch(self, share: AnyShare, run: Run[AnyShare]) -> tuple[RankOutcome, ...]:
         """Launch on as many hosts as is asked for; returns the outcomes of all ranks in order.

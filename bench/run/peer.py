@@ -62,6 +62,16 @@ class Peer:
             self._came.append(message)
             wait_s = 0.0
 
+    def see_off(self, until_s: float) -> None:
+        """Wait for the host to hang up: a line that is closed with something unread loses the rest.
+
+        Args:
+            until_s: monotonic time at which this end hangs up anyway.
+        """
+        while self.lost is None and (left_s := until_s - time.monotonic()) > 0:
+            self.look(left_s)
+        self.channel.close()
+
     def has_ended(self, number: int) -> bool:
         """Whether the processes of a launch have ended there, or the host is lost."""
         self.look()
