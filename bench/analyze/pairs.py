@@ -44,28 +44,48 @@ def within_and_between(matrix: Matrix) -> tuple[float | None, float | None]:
 def slow_parts(matrix: Matrix) -> Iterator[str]:
     """What is slow, in words, and how much: hosts first, then links of none of these.
 
-    A host is slow where all its links in a direction are, next to those that do not touch it: that
-    takes three hosts. Of two, only the direction can be told.
+    A host is slow, or slow in one direction, where all its links are, next to those that do not
+    touch it: that takes three hosts. Of two, only the direction can be told.
     """
     between = {place: rate for place, rate in matrix.items() if place[0] != place[1]}
-    hosts = list(dict.fromkeys(host for place in between for host in place))
-    blamed: set[str] = set()
-    for host in hosts:
-        own = [rate for place, rate in between.items() if host in place]
+    blamed: set[tuple[str, str]] = set()
+    for host in dict.fromkeys(host for place in between for host in place):
         others = [rate for place, rate in between.items() if host not in place]
-        if others and max(own) < SLOW * statistics.median(others):
-            blamed.add(host)
-            share = statistics.median(own) / statistics.median(others)
-            yield f"host {host} is slow: all its links carry {share:.0%} of what others do"
-    rest = {place: rate for place, rate in between.items() if blamed.isdisjoint(place)}
-    for (source, target), rate in rest.items():
-        others = [other for place, other in rest.items() if place != (source, target)]
-        if others and rate < SLOW * statistics.median(others):
-            share = rate / statistics.median(others)
-            yield f"the link from {source} to {target} is slow: {share:.0%} of what others carry"
-    for host in hosts:
-        inside = matrix.get((host, host))
-        others = [rate for (a, b), rate in matrix.items() if a == b != host]
-        if inside is not None and others and inside < SLOW * statistics.median(others):
-            share = inside / statistics.median(others)
-            yield f"within host {host}, ranks reach each other at {share:.0%} of others' speed"
+        sent = {place: rate for place, rate in between.items() if place[0] == host}
+        received = {place: rate for place, rate in between.items() if place[1] == host}
+        for words, own in (
+            ("host {} is slow: all its links carry {} of what others do", sent | received),
+            ("host {} sends slowly: at {} of what others carry", sent),
+            ("host {} receives slowly: at {} of what others carry", received),
+        ):
+            if _are_slow(list(own.values()), others):
+                blamed |= own.keys()
+                yield words.format(host, _share(list(own.values()), others))
+                break
+    rest = {place: rate for place, rate in between.items() if place not in blamed}
+    for place, rate in rest.items():
+        others = [other for elsewhere, other in rest.items() if elsewhere != place]
+        if _are_slow([rate], others):
+            source, target = place
+            share = _share([rate], others)
+            yield f"the link from {source} to {target} is slow: {share} of what others carry"
+    yield from _slow_within(
+        {source: r for (source, target), r in matrix.items() if source == target}
+    )
+
+
+def _slow_within(rates: Mapping[str, float]) -> Iterator[str]:
+    for host, rate in rates.items():
+        others = [other for elsewhere, other in rates.items() if elsewhere != host]
+        if _are_slow([rate], others):
+            share = _share([rate], others)
+            yield f"within host {host}, ranks reach each other at {share} of others' speed"
+
+
+def _are_slow(own: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether even the best of some rates is far below the others."""
+    return bool(own and others) and max(own) < SLOW * statistics.median(others)
+
+
+def _share(own: Sequence[float], others: Sequence[float]) -> str:
+    return f"{statistics.median(own) / statistics.median(others):.0%}"

@@ -56,6 +56,7 @@ def comm(  # noqa: PLR0913 - options, each known by its name
 ) -> None:
     """Measure collectives alone: how long each takes in each size, and over which backend."""
     from bench.comm.sweep import sweep_of
+    from bench.lab.guest import lab_of
     from bench.run.progress import Lines
     from bench.run.rendezvous import read_rendezvous
     from bench.run.scratch import scratch
@@ -77,12 +78,13 @@ def comm(  # noqa: PLR0913 - options, each known by its name
         id_=rdzv_id,
         conf=rdzv_conf,
     )
-    warn_of_this_machine()
+    lab = lab_of(os.environ)
+    if lab is None:  # the laboratory has done so, for all its hosts
+        warn_of_this_machine()
     say("loading PyTorch and looking at this machine ...")
     with scratch() as private:
         start_server()
         from bench.comm.session import run_share, run_sweep
-        from bench.lab.guest import lab_of
 
         if rendezvous is not None and rendezvous.node_rank > 0:
             follow(rendezvous, None, private, run_share)
@@ -94,7 +96,7 @@ def comm(  # noqa: PLR0913 - options, each known by its name
                 scratch=private,
                 progress=Lines(sys.stderr),
                 rendezvous=rendezvous,
-                lab=lab_of(os.environ),
+                lab=lab,
             )
         finally:
             stop_server()

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from bench.cli.machine import warn_of_this_machine
 from bench.cli.options import FilterOption, SuiteArgument, WorkloadOption, suite_of
 from bench.cli.output import print_text, say
 from bench.errors import BenchError
@@ -78,6 +79,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
         latencies_ms=latencies(latency_ms),
     )
     check(wish)
+    warn_of_this_machine()
     with scratch() as private:
         code = run_lab(
             wish,
@@ -107,6 +109,7 @@ def comm(
 
     wish = Wish(hosts=hosts, ranks_per_host=ranks_per_host, rates=rates(link))
     check(wish)
+    warn_of_this_machine()
     links = [Link(rate=rate) for rate in wish.rates] or [Link()]
     with scratch() as private:
         code = run_lab(

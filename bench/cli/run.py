@@ -69,6 +69,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
     if dry_run:
         show_plan(suite_of(suite, workload), only=only, launches=launches, json=False)
         return
+    from bench.lab.guest import lab_of
     from bench.run.rendezvous import read_rendezvous
     from bench.run.scratch import scratch
     from bench.run.server import start_server, stop_server
@@ -87,14 +88,15 @@ def run(  # noqa: PLR0913 - options, each known by its name
         conf=rdzv_conf,
     )
     ranks = numbers("--trace-ranks", trace_ranks) if trace_ranks is not None else None
-    warn_of_this_machine()
+    lab = lab_of(os.environ)
+    if lab is None:  # the laboratory has done so, for all its hosts
+        warn_of_this_machine()
     say(f"suite {described.name}: loading PyTorch and looking at this machine ...")
     with scratch() as private:
         start_server()  # imports torch while the next line does so here
         if rendezvous is not None and rendezvous.node_rank > 0:
             follow(rendezvous, described, private)
             return
-        from bench.lab.guest import lab_of
         from bench.run.handover import TraceWish
         from bench.run.session import run_suite
 
@@ -112,7 +114,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
                 scratch=private,
                 traces=wish if trace or ranks is not None else None,
                 rendezvous=rendezvous,
-                lab=lab_of(os.environ),
+                lab=lab,
             )
         finally:
             stop_server()

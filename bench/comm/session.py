@@ -18,13 +18,14 @@ from bench.plan.case import Limits
 from bench.records.collectives import COLLECTIVES, Collective, Limit, Pairs
 from bench.records.record import RunInfo
 from bench.records.store import Store
+from bench.run.alike import facts_of
 from bench.run.culprit import find_culprit, reason_of
 from bench.run.elastic import read_outcomes, run_elastic
 from bench.run.handover import OtherShare, RankOutcome
 from bench.run.hosts import Hosts
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.loopback import loopback_variables, outward_variables
-from bench.run.meet import facts_of, meeting
+from bench.run.meet import meeting
 from bench.run.progress import Lines, duration
 from bench.run.rendezvous import Rendezvous
 from bench.run.session import Finished, Lab, describe, end, environment_of, new_folder

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,8 @@ from bench.run.progress import Lines
 from bench.run.rendezvous import HOST_NAME, PORT
 from bench.run.signals import signals_raise
 
+OUTSIDE = ("GLOO_SOCKET_IFNAME", "TORCHELASTIC_", "SLURM_")
+"""Beginnings of names of variables that mean nothing to an emulated host."""
 POLL_S = 0.2
 LEAVE_S = 20.0
 """For the other hosts to leave once node 0 has ended."""
@@ -187,7 +189,7 @@ def _host(
         cores=cores,
         arguments=(*arguments, *meeting),
     )
-    environment = os.environ | {
+    environment = outside(os.environ) | {
         VARIABLE: msgspec.json.encode(told).decode(),
         HOST_NAME: f"h{number}",
         "CUDA_VISIBLE_DEVICES": "",  # it would be the same device on all hosts
@@ -207,6 +209,15 @@ def _host(
         if host.poll() is None:
             host.kill()
         host.wait()
+
+
+def outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables without those that speak of the real network, or of a launcher around this process.
+
+    >>> outside({"HOME": "/root", "GLOO_SOCKET_IFNAME": "ens3", "SLURM_STEP_NUM_NODES": "2"})
+    {'HOME': '/root'}
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(OUTSIDE)}
 
 
 def _wait(hosts: Sequence[subprocess.Popen[bytes]]) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from bench.errors import BenchError, Interruption, in_words
 from bench.plan.suite import Suite
 from bench.run import server
+from bench.run.alike import facts_of
 from bench.run.channel import (
     Ask,
     Channel,
@@ -28,7 +29,7 @@ from bench.run.channel import (
 from bench.run.handover import CaseShare, OtherShare, RankOutcome
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.loopback import interface_of
-from bench.run.meet import facts_of, join
+from bench.run.meet import join
 from bench.run.rendezvous import Rendezvous
 from bench.run.signals import signals_raise
 

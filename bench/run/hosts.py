@@ -8,7 +8,6 @@ not goes on.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol, TypeVar
@@ -19,13 +18,11 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from bench.errors import Interruption
 from bench.run.channel import (
     Ask,
-    Channel,
     Clock,
     Done,
     End,
     Go,
     HostFacts,
-    LeftError,
     Message,
     Order,
     Over,
@@ -33,17 +30,16 @@ from bench.run.channel import (
     Renew,
 )
 from bench.run.handover import CaseShare, Failure, Node, OtherShare, RankOutcome, Share
+from bench.run.peer import Peer
 
 DONE_S = 90.0
 """For a host to hand over what it has once node 0's own ranks have ended: its watch ends its ranks
 within seconds, and those that are leaving have a minute."""
 ASKED = 5
 """Times that a host's clock is read before a launch: the quickest answer tells most."""
+SEE_OFF_S = 3.0
+"""For the hosts to hear that the run is over, and to hang up."""
 STORE_S = 60.0
-WAIT_S = 0.5
-"""Between two looks at a line while waiting for a message."""
-
-Expected = TypeVar("Expected", Ready, Clock, Done)
 AnyShare = TypeVar("AnyShare", CaseShare, OtherShare)
 Run = Callable[[AnyShare, Callable[[], bool]], tuple[RankOutcome, ...]]
 """Launches this host's share; the second argument tells whether processes elsewhere have ended."""
@@ -54,86 +50,6 @@ class Network(Protocol):
 
     def shape(self, rate: str | None, latency_ms: float | None) -> None:
         """Make it what a launch asks for, if it is not; see ``Case.link``."""
-
-
-class Peer:
-    """Another host, as node 0 knows it.
-
-    Args:
-        rank: its node rank.
-        facts: what it has said of itself.
-        channel: the line to it.
-    """
-
-    def __init__(self, rank: int, facts: HostFacts, channel: Channel) -> None:
-        self.rank = rank
-        self.facts = facts
-        self.channel = channel
-        self.lost: str | None = None
-        """Why it takes no part any more."""
-        self._came: deque[Message] = deque()
-
-    @property
-    def name(self) -> str:
-        """Of the host."""
-        return self.facts.name
-
-    def tell(self, message: Message) -> None:
-        """Send a message; nothing to one that is lost."""
-        if self.lost is None:
-            try:
-                self.channel.send(message)
-            except LeftError as error:
-                self.lose(str(error))
-
-    def lose(self, why: str) -> None:
-        """Give the host up: it will be told nothing any more, and sees that its line is closed."""
-        self.lost = f"host {self.rank} ({self.name}) left the run: {why}"
-        self.channel.close()
-
-    def look(self, wait_s: float = 0.0) -> None:
-        """Take in what has come."""
-        while self.lost is None:
-            try:
-                message = self.channel.receive(wait_s)
-            except LeftError as error:
-                self.lose(str(error))
-                return
-            if message is None:
-                return
-            self._came.append(message)
-            wait_s = 0.0
-
-    def has_ended(self, number: int) -> bool:
-        """Whether the processes of a launch have ended there, or the host is lost."""
-        self.look()
-        return self.lost is not None or any(
-            isinstance(one, Done) and one.number == number for one in self._came
-        )
-
-    def expect(
-        self, kind: type[Expected], wait_s: float, number: int | None = None
-    ) -> Expected | None:
-        """The next message of a kind; None from a host that is lost, or is now, as it sent none.
-
-        Args:
-            kind: of message; others are dropped, they are answers to what is over.
-            wait_s: how long it may take.
-            number: of the launch that it belongs to.
-        """
-        until_s = time.monotonic() + wait_s
-        while True:
-            while self._came:
-                message = self._came.popleft()
-                if isinstance(message, kind) and number == getattr(message, "number", None):
-                    return message
-            if self.lost is not None:
-                return None
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                self.lose(f"it gave no sign for {wait_s:g} s")
-                return None
-            self.look(min(WAIT_S, left_s))
 
 
 class Hosts:
@@ -176,7 +92,9 @@ class Hosts:
         """Let the other hosts go."""
         for peer in self.peers:
             peer.tell(End(reason=reason, exit_code=exit_code))
-            peer.channel.close()
+        until_s = time.monotonic() + SEE_OFF_S
+        for peer in self.peers:
+            peer.see_off(until_s)
 
     def launch(self, share: AnyShare, run: Run[AnyShare]) -> tuple[RankOutcome, ...]:
         """Launch on as many hosts as is asked for; returns the outcomes of all ranks in order.
@@ -249,8 +167,13 @@ def _tell(peers: Sequence[Peer], message: Message) -> None:
 
 def _run_own(share: AnyShare, peers: Sequence[Peer], run: Run[AnyShare]) -> tuple[RankOutcome, ...]:
     """Launch node 0's share; the others are told where that fails as a whole."""
+
+    def elsewhere() -> bool:
+        # Processes that meet no others wait for none, however much sooner those are done.
+        return share.meets and any(peer.has_ended(share.number) for peer in peers)
+
     try:
-        return run(share, lambda: any(peer.has_ended(share.number) for peer in peers))
+        return run(share, elsewhere)
     except Interruption:
         raise  # the run ends, and with it everything on all hosts
     except BaseException:

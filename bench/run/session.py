@@ -21,11 +21,12 @@ from bench.plan.suite import Suite
 from bench.records.environment import comparable, fingerprint
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
+from bench.run.alike import described, facts_of, unlike_devices
 from bench.run.changes import changes
 from bench.run.handover import TraceWish
 from bench.run.hosts import Hosts, Network
 from bench.run.launch import Launcher, probe_in_server
-from bench.run.meet import described, facts_of, meeting, unlike_devices
+from bench.run.meet import meeting
 from bench.run.progress import Lines
 from bench.run.rendezvous import Rendezvous
 from bench.run.rounds import Runner
@@ -159,7 +160,7 @@ def environment_of(machine: Machine, hosts: Hosts | None, lab: Lab | None) -> di
     """
     environment = collect(machine)
     if hosts is not None:
-        environment["hosts"] = described(hosts)
+        environment["hosts"] = described(hosts.facts)
     if lab is not None:
         environment["network"] = dict(lab.description())
     return environment

@@ -45,6 +45,18 @@ def test_a_slow_host_is_named_and_its_links_are_not(hosts: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("hosts", ["abc", "abcd"])
+def test_a_host_that_is_slow_one_way_is_named_once(hosts: str) -> None:
+    sends = {f"b{one}": 20.0 for one in hosts if one != "b"}
+    assert list(slow_parts(matrix(hosts, **sends))) == [
+        "host b sends slowly: at 20% of what others carry"
+    ]
+    receives = {f"{one}b": 20.0 for one in hosts if one != "b"}
+    assert list(slow_parts(matrix(hosts, **receives))) == [
+        "host b receives slowly: at 20% of what others carry"
+    ]
+
+
 def test_a_slow_link_is_named_and_its_hosts_are_not() -> None:
     assert list(slow_parts(matrix(cd=50.0))) == [
         "the link from c to d is slow: 50% of what others carry"

@@ -13,6 +13,7 @@ import pytest
 
 from bench.errors import BenchError
 from bench.plan.case import Machine
+from bench.run.alike import differences
 from bench.run.channel import (
     Ask,
     Channel,
@@ -29,8 +30,9 @@ from bench.run.channel import (
 from bench.run.culprit import fault_of, find_culprit, reason_of
 from bench.run.follow import Follower, LostNodeError
 from bench.run.handover import Failure, Measured, OtherShare, RankOutcome
-from bench.run.hosts import Hosts, Peer, on_our_clock
-from bench.run.meet import differences, join, meeting
+from bench.run.hosts import Hosts, on_our_clock
+from bench.run.meet import join, meeting
+from bench.run.peer import Peer
 from bench.run.rendezvous import Rendezvous
 from tests.fakes import TWO_CORES
 
@@ -123,6 +125,20 @@ def test_both_hosts_launch_and_node_0_has_all_outcomes(met: tuple[Meeting, Hosts
     for one in outcomes:  # both threads have one clock
         assert one.joined_s is not None
         assert begin < one.joined_s < time.monotonic() + 0.01
+
+
+def test_where_ranks_meet_no_others_nobody_ends_them_for_being_slower(
+    met: tuple[Meeting, Hosts],
+) -> None:
+    _, hosts = met
+    (peer,) = hosts.peers
+
+    def slower(share: OtherShare, elsewhere: Callable[[], bool]) -> tuple[RankOutcome, ...]:
+        until_elsewhere(lambda: peer.has_ended(share.number))
+        assert not elsewhere()
+        return own(share, elsewhere)
+
+    assert len(hosts.launch(share(meets=False), slower)) == 2
 
 
 def test_the_end_is_told(met: tuple[Meeting, Hosts]) -> None:
