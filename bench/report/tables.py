@@ -204,6 +204,8 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
     for name in ("precision", "optimizer", "backend"):
         values = dict.fromkeys(str(getattr(one, name)) for one in cases if getattr(one, name))
         shared.append(" / ".join(values))
+    links = dict.fromkeys(one.link for one in cases if one.link is not None)
+    shared += [f"links of {' / '.join(links)} between emulated hosts"] if links else []
     launches = {row.samples_per_s.launches for row in rows if row.samples_per_s is not None}
     if launches:
         counts = sorted({min(launches), max(launches)})

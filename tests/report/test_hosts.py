@@ -53,6 +53,7 @@ def records() -> list[Record]:
 
 def test_rows_stand_by_hosts_and_the_speed_of_their_links() -> None:
     (table,) = tables_of(rows_of([], records()))
+    assert "links of 300mbit / 1gbit / 10gbit between emulated hosts" in table.rule
     names = variants(table.rows)
     devices, hosts, strategy = table.columns[:3]
     assert [column.heading for column in (devices, hosts, strategy)] == [
