@@ -50,7 +50,6 @@ ALLOWED = {
         "bench.run",
         "bench.measure",
         "bench.plan",
-        "bench.__main__",  # a host of the laboratory is the program itself
         *BASE,
     ),
     "bench.predict": (

@@ -1,16 +1,18 @@
 """The first lines of an emulated host: be in its namespace, on its cores, and die with the lab.
 
-Worker processes import the main module again when they start, so nothing heavy may be imported
-here.
+Then it becomes the program itself, which has all of that from here.
 """
-# ruff: noqa: PLC0415 - see above
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import msgspec
+
+from bench.lab.enter import enter
+from bench.run.server import follow_parent
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,20 +26,14 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Of the command line."""
 
 
-def main(text: str) -> int:
-    """Be that host; returns its exit code."""
-    from bench.lab.enter import enter
-    from bench.run.server import follow_parent
-
+def main(text: str) -> NoReturn:
+    """Be that host."""
     start = msgspec.json.decode(text, type=Start)
     follow_parent(start.parent)
     enter(start.namespace)
     os.sched_setaffinity(0, start.cores)
-    from bench.__main__ import main as run
-
-    sys.argv = ["bench", *start.arguments]
-    return run()
+    os.execv(sys.executable, [sys.executable, "-m", "bench", *start.arguments])  # noqa: S606 - us
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(sys.argv[1])
