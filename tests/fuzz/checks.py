@@ -25,6 +25,7 @@ from bench.records.environment import differences
 from bench.records.record import RunInfo
 from bench.report import comparison, recommendation
 from bench.report.charts import write_charts
+from bench.report.comparison_data import as_data
 from bench.report.export import as_csv, flat, pytest_benchmark
 from bench.report.markup import escape
 from bench.report.page import load, markdown, plain
@@ -166,7 +167,7 @@ def _check_others(info: RunInfo, rows: Sequence[Row]) -> None:
         for sides in ((published(), other), (other, published())):
             found = compared(*sides)
             pages.append(comparison.markdown(found, judge(found, 5)))
-            msgspec.json.encode(comparison.as_data(found, judge(found, 5)))
+            msgspec.json.encode(as_data(found, judge(found, 5)))
     answers = recommend(rows, devices=2, memory_bytes=1.2 * 2**30)
     text = recommendation.markdown(info, answers, 1.2)
     for program in PROGRAM.findall(text):
