@@ -223,7 +223,10 @@ def _shift(pairs: Sequence[Pair]) -> Estimate | None:
 
 
 def counts(found: Compared) -> Mapping[str, int]:
-    """How many pairs there are of each verdict; ``not compared`` for those without one."""
-    verdicts = [pair.change.verdict or "not compared" for pair in found.pairs]
-    names = ("slower", "faster", "no clear difference", "not compared")
+    """How many pairs there are of each verdict, or without one."""
+    verdicts = [
+        pair.change.verdict or ("not compared" if pair.change.ratio is None else "of one launch")
+        for pair in found.pairs
+    ]
+    names = ("slower", "faster", "no clear difference", "of one launch", "not compared")
     return {name: verdicts.count(name) for name in names if name in verdicts}
