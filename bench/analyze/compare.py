@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from bench.analyze.checks import FLAGS
 from bench.analyze.others import measured_against, unusable
 from bench.analyze.rows import Comparison, Row, family
 from bench.analyze.stats import Estimate, Noise, figure_of, holm, noise_of, reach_of
@@ -19,6 +20,21 @@ from bench.plan.case import Case
 from bench.records.environment import Difference, differences
 from bench.records.record import RunInfo
 
+CONDITIONS = frozenset(
+    {
+        "other_programs",
+        "stolen",
+        "throttled",
+        "mixed_devices",
+        "noisy",
+        "drifting",
+        "bimodal",
+        "warmup_not_over",
+        "loss_not_finite",
+        "steps_skipped",
+    }
+)
+"""Flags of how a figure was made that must be told where the other one does not have them."""
 LEAST_PAIRS = 5
 """Pairs that can say whether all of them moved alike."""
 
@@ -165,6 +181,7 @@ def _paired(base: Sequence[Row], new: Sequence[Row]) -> Iterable[Pair]:
             missing = ", ".join(sorted(own.keys() ^ others.keys()))
             notes = [f"only one of the two versions knows the options {missing}, at their default"]
         notes += [note for note in (_proof(before, "BASE"), _proof(row, "NEW")) if note]
+        notes += _conditions(before, row)
         yield Pair(base=before, new=row, change=Comparison(reason="not compared"), notes=notes)
 
 
@@ -172,6 +189,17 @@ def _name(case: Case) -> object:
     """All that makes a case but its options, whose number grows: its label names those changed."""
     names = [name for name in case.__struct_fields__ if name not in {"id", "options"}]
     return msgspec.json.encode([getattr(case, name) for name in names], order="deterministic")
+
+
+def _conditions(base: Row, new: Row) -> list[str]:
+    """What was seen in one of the two runs alone, and may be the whole difference."""
+    sides = (("BASE", base, new), ("NEW", new, base))
+    return [
+        f"in {side} only: {flag}: {FLAGS[flag]}"
+        for side, row, other in sides
+        for flag in row.flags
+        if flag in CONDITIONS and flag not in other.flags
+    ]
 
 
 def _proof(row: Row, side: str) -> str | None:
@@ -223,7 +251,10 @@ def _shift(pairs: Sequence[Pair]) -> Estimate | None:
 
 
 def counts(found: Compared) -> Mapping[str, int]:
-    """How many pairs there are of each verdict; ``not compared`` for those without one."""
-    verdicts = [pair.change.verdict or "not compared" for pair in found.pairs]
-    names = ("slower", "faster", "no clear difference", "not compared")
+    """How many pairs there are of each verdict, or without one."""
+    verdicts = [
+        pair.change.verdict or ("not compared" if pair.change.ratio is None else "of one launch")
+        for pair in found.pairs
+    ]
+    names = ("slower", "faster", "no clear difference", "of one launch", "not compared")
     return {name: verdicts.count(name) for name in names if name in verdicts}

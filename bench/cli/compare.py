@@ -32,7 +32,8 @@ def compare(
 ) -> None:
     """Say what became faster or slower between two runs, as markdown for a pull request."""
     from bench.analyze.compare import Side, compared, judge
-    from bench.report.comparison import as_data, in_words, markdown
+    from bench.report.comparison import in_words, markdown
+    from bench.report.comparison_data import as_data
     from bench.report.page import load
 
     if fail_on_regression is not None and not 0 < fail_on_regression < 100:

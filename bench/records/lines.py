@@ -61,7 +61,7 @@ class _LeftOut:
             named = f"the first {MOST_NAMED} are named above"
             warn(f"{self.path}: {self.count} lines were left out; {named}")
         if self.count and not read:
-            warn(f"{self.path}: none of its lines could be read; is it another program's file?")
+            warn(f"{self.path}: all of its lines were left out; is it another program's file?")
 
 
 def place_of(folder: Path, name: str) -> Path | None:

@@ -1,18 +1,17 @@
-"""Two runs beside each other, as markdown for a pull request and as plain data."""
+"""Two runs beside each other, as markdown for a pull request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import msgspec
 from tabulate import tabulate
 
-from bench.analyze.compare import Compared, Judgement, Pair, Side, counts
+from bench.analyze.compare import Compared, Judgement, Pair, counts
 from bench.analyze.rows import Row
 from bench.errors import one_line, plural
 from bench.records.environment import Difference
 from bench.report import cells
+from bench.report.comparison_data import kind_of_memory
 from bench.report.markup import code, escape
 from bench.report.notes import variants
 from bench.report.tables import Table, tables_of
@@ -21,6 +20,12 @@ MOST_OF_A_FACT = 80
 """Characters of one side of a difference between environments."""
 MOVED = 0.01
 """Change of all cases together that is worth a word."""
+MOST_WORDS = 50
+"""Lines of what the tables do not show."""
+MOST_CLEAR = 100
+"""Rows of the table of clear changes, the slowest first."""
+MOST_CHARACTERS = 60_000
+"""Of a page: GitHub takes 65,536 in a comment."""
 CLEAR = "Clear changes"
 MOST_NAMED = 8
 """Cases that a list names one by one."""
@@ -35,100 +40,6 @@ temperature or neighbour moves whole runs, which no number of launches shows. Me
 before a small change is believed."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One pair as plain data; ratios are of throughputs, new over base."""
-
-    id: str
-    workload: str
-    preset: str
-    strategy: str
-    world_size: int
-    precision: str
-    unit: str
-    base_per_s: float | None
-    new_per_s: float | None
-    ratio: float | None
-    ratio_low: float | None
-    ratio_high: float | None
-    verdict: str | None
-    reason: str | None
-    smallest_clear_slowdown: float | None
-    base_peak_bytes: int | None
-    new_peak_bytes: int | None
-    notes: list[str]
-
-
-def as_data(found: Compared, judged: Judgement | None) -> dict[str, Any]:
-    """The comparison for programs."""
-    data: dict[str, Any] = {
-        "base": _side(found.base),
-        "new": _side(found.new),
-        "across_machines": bool(found.unlike),
-        "differences": found.unlike,
-        "pairs": [_line(pair) for pair in found.pairs],
-        "only_base": [row.case.id for row in found.only_base],
-        "only_new": [row.case.id for row in found.only_new],
-        "shift": found.shift,
-    }
-    if judged is not None:
-        data["fail_on_regression"] = {
-            "percent": judged.percent,
-            "failed": judged.has_failed,
-            "regressions": _ids(judged.regressions),
-            "lost": _ids(judged.lost),
-            "too_noisy_to_see": _ids(judged.blind),
-            "not_compared": _ids(judged.unjudged),
-        }
-    return data
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "name": side.name,
-        "run_id": side.info.run_id,
-        "suite": str(side.info.suite.get("name", "")),
-        "started_at": side.info.started_at,
-        "commit": side.info.environment.get("commit"),
-    }
-
-
-def _ids(pairs: Sequence[Pair]) -> list[str]:
-    return [pair.new.case.id for pair in pairs]
-
-
-def _line(pair: Pair) -> Line:
-    case, ratio, change = pair.new.case, pair.change.ratio, pair.change
-    return Line(
-        id=case.id,
-        workload=case.workload,
-        preset=case.preset,
-        strategy=case.label,
-        world_size=case.world_size,
-        precision=case.precision,
-        unit=pair.new.unit,
-        base_per_s=_per_s(pair.base),
-        new_per_s=_per_s(pair.new),
-        ratio=None if ratio is None else ratio.value,
-        ratio_low=None if ratio is None else ratio.low,
-        ratio_high=None if ratio is None else ratio.high,
-        verdict=change.verdict,
-        reason=change.reason,
-        smallest_clear_slowdown=pair.smallest,
-        base_peak_bytes=_peak(pair.base),
-        new_peak_bytes=_peak(pair.new),
-        notes=pair.notes,
-    )
-
-
-def _per_s(row: Row) -> float | None:
-    return None if row.samples_per_s is None else row.samples_per_s.value * row.units_per_sample
-
-
-def _peak(row: Row) -> int | None:
-    peaks = next((cells.known(values) for values in row.peaks.values() if cells.known(values)), [])
-    return max(peaks, default=None)
-
-
 def markdown(found: Compared, judged: Judgement | None = None) -> str:
     """The comparison as GitHub renders it: what changed first, all pairs folded away.
 
@@ -138,19 +49,25 @@ def markdown(found: Compared, judged: Judgement | None = None) -> str:
     """
     tables = tables_of([pair.new for pair in found.pairs])
     clear = [pair for pair in found.pairs if pair.change.verdict in {"slower", "faster"}]
-    parts = [f"## {escape(_headline(found))}", *_unlike(found), *_judgement(judged)]
-    parts += _rows(CLEAR, clear, tables)
+    clear.sort(key=lambda pair: pair.change.ratio.value if pair.change.ratio else 1.0)
+    words = list(_words(found))
+    if len(words) > MOST_WORDS:
+        words = [*words[:MOST_WORDS], f"and {len(words) - MOST_WORDS} more such lines"]
+    head = [f"## {escape(_headline(found))}", *_unlike(found), *_judgement(judged)]
+    head += _rows(CLEAR, clear[:MOST_CLEAR], tables)
+    if len(clear) > MOST_CLEAR:
+        head.append(f"And {len(clear) - MOST_CLEAR} more, less slow: `--json` has them.")
+    tail = ["\n".join(f"- {escape(one)}" for one in words), TO_READ]
+    tail.append("\n".join(f"- {escape(one)}" for one in _origins(found)))
     whole = "\n\n".join(
         part
         for table in tables
         for part in _rows(f"{table.title}: {table.rule}", _of(table, found.pairs), tables)
     )
-    if whole:
-        folded = "<details><summary>All pairs</summary>"
-        parts.append(f"{folded}\n\n{whole}\n\n</details>")
-    parts += ["\n".join(f"- {escape(one)}" for one in _words(found)), TO_READ]
-    parts.append("\n".join(f"- {escape(one)}" for one in _origins(found)))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    folded = f"<details><summary>All pairs</summary>\n\n{whole}\n\n</details>"
+    if len(whole) + sum(map(len, [*head, *tail])) > MOST_CHARACTERS:
+        folded = "All pairs are more than a comment takes: `--json` has them."
+    return "\n\n".join(part for part in [*head, folded, *tail] if part) + "\n"
 
 
 def _headline(found: Compared) -> str:
@@ -267,11 +184,7 @@ def _change(pair: Pair) -> str:
 
 
 def _memory(pair: Pair) -> str:
-    kind = next(
-        (name for name, values in pair.new.peaks.items() if cells.known(values)
-         and cells.known(pair.base.peaks.get(name, []))),
-        None,
-    )  # fmt: skip
+    kind = kind_of_memory(pair)
     return cells.DASH if kind is None else cells.memory_change(pair.new, pair.base, kind)
 
 

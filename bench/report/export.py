@@ -14,6 +14,7 @@ from bench.analyze.rows import PEAKS, Comparison, Row
 from bench.analyze.stats import Estimate
 from bench.records.record import RunInfo
 from bench.report.notes import parity_of
+from bench.report.summary import device_names
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of one: text may not carry it there."""
@@ -183,8 +184,8 @@ def pytest_benchmark(info: RunInfo, rows: Iterable[Row]) -> dict[str, Any]:
             "node": "",
             "machine": environment.get("system"),
             "python_version": info.versions.get("python"),
-            "cpu": {"brand_raw": environment.get("cpu"), "count": len(_list(environment, "cores"))},
-            "devices": [one.get("name") for one in _list(environment, "devices")],
+            "cpu": {"brand_raw": environment.get("cpu"), "count": _count(environment.get("cores"))},
+            "devices": device_names(info),
             "versions": info.versions,
         },
         "commit_info": {"id": environment.get("commit") or "unversioned", "dirty": None},
@@ -194,9 +195,8 @@ def pytest_benchmark(info: RunInfo, rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def _list(environment: dict[str, Any], name: str) -> list[Any]:
-    found = environment.get(name)
-    return found if isinstance(found, list) else []
+def _count(found: object) -> int | None:
+    return len(found) if isinstance(found, list) else None
 
 
 def _benchmark(row: Row) -> dict[str, Any]:

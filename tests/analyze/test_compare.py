@@ -135,6 +135,13 @@ def test_a_figure_that_nothing_proves_is_told() -> None:
     assert found.pairs[0].change.verdict == "no clear difference"
 
 
+def test_what_disturbed_one_run_alone_is_told() -> None:
+    busy = [*launches(PAIR, 150, 151, 149, flags=["other_programs"]), parity(PAIR)]
+    (note,) = pair_of(around(PAIR, 200), busy).pairs[0].notes
+    assert note.startswith("in NEW only: other_programs: other programs used more than")
+    assert pair_of(busy, busy).pairs[0].notes == []
+
+
 def test_a_launch_of_another_machine_within_a_run_is_not_compared() -> None:
     base, new = side(around(PAIR, 200)), side(around(PAIR, 100), "new")
     strange = [msgspec.structs.replace(row, environment="other") for row in new.rows]

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import msgspec
 import torch._dynamo.backends.distributed  # noqa: F401 - asked about buckets; not named by a suite
 
+from bench.analyze.compare import Side, compared, judge
+from bench.analyze.recommend import recommend
+from bench.analyze.rows import Row
 from bench.errors import CONTROL, BenchError
 from bench.plan.case import Machine, PlannedCase
 from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies, all_workloads
 from bench.plan.suite import parse_suite
+from bench.records.environment import differences
+from bench.records.record import RunInfo
+from bench.report import comparison, recommendation
 from bench.report.charts import write_charts
+from bench.report.comparison_data import as_data
 from bench.report.document import Document
+from bench.report.export import as_csv, flat, pytest_benchmark
 from bench.report.html import html_of
 from bench.report.index import machine as where
-from bench.report.markdown import markdown_of
+from bench.report.markdown import markdown_of, parts_of
 from bench.report.markup import escape
 from bench.report.page import CHARTS, document, load, plain
+from bench.report.published import beside_rows
 from bench.report.tables import tables_of
 from tests.fuzz.guard import guarded
+from tests.fuzz.results import PUBLISHED
 from tests.report.test_html import Parsed
 
 html_of(Document(title="", parts=[]))  # reads the templates, which are no part of a page
 LONGEST_LINE = 1000
+PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 NAMED = re.compile(r"([\w.]+):\w+")
 NO_NUMBER = re.compile(r"(?<![A-Za-z])(?:nan|inf|infinity)(?![A-Za-z])", re.IGNORECASE)
 ALIVE = re.compile(
@@ -87,6 +100,7 @@ def check_suite(text: str, machine: Machine) -> str:
     parents = {".".join(name.split(".")[:n]) for name in modules for n in range(1, 9)}
     with guarded(frozenset(parents)), warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*no case of this block matches")
         try:
             planned = expand(parse_suite(text, source="fuzz.yaml"), machine)
         except BenchError as error:
@@ -98,12 +112,13 @@ def check_suite(text: str, machine: Machine) -> str:
     return "planned"
 
 
-def check_folder(folder: Path, *, charts: bool) -> str:
+def check_folder(folder: Path, *, charts: bool, others: bool = False) -> str:
     """Report on it; returns ``reported`` or the kind of error.
 
     Args:
         folder: of results.
         charts: draw them too, which takes a hundred times as long.
+        others: make all else that is made of rows, too.
     """
     with guarded(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -116,6 +131,8 @@ def check_folder(folder: Path, *, charts: bool) -> str:
         page = f"{markdown_of(shown, CHARTS)}\n{escape(where(info))}"
         whole = html_of(shown)
         terminal = plain(rows)
+        if others:
+            _check_others(info, rows)
     for warning in caught:
         assert warning.category is UserWarning, warning
         assert "left out" in str(warning.message), warning
@@ -147,6 +164,45 @@ def _check_html(page: str) -> None:
         assert attributes.get("href", "#").startswith("#"), (tag, attributes)
     control = CONTROL.search(page.replace("\n", " "))
     assert control is None, page[max(0, control.start() - 80) :][:200]
+
+
+@functools.cache
+def published() -> Side:
+    """A run that is as it should be, to compare others with."""
+    info, _records, rows = load(PUBLISHED)
+    return Side(name="published", info=info, rows=rows)
+
+
+def _has_environment(info: RunInfo) -> bool:
+    try:
+        differences(info.environment, info.environment)
+    except (TypeError, AttributeError):
+        return False
+    return True
+
+
+def _check_others(info: RunInfo, rows: Sequence[Row]) -> None:
+    """A comparison, a recommendation, published figures, and rows for programs."""
+    pages = [parts_of(beside_rows(rows), CHARTS) if rows else ""]
+    if _has_environment(info):  # else the command says so in one line
+        other = Side(name="x", info=info, rows=[*rows])
+        for sides in ((published(), other), (other, published())):
+            found = compared(*sides)
+            pages.append(comparison.markdown(found, judge(found, 5)))
+            msgspec.json.encode(as_data(found, judge(found, 5)))
+    answers = recommend(rows, devices=2, memory_bytes=1.2 * 2**30)
+    text = recommendation.markdown(info, answers, 1.2)
+    for program in PROGRAM.findall(text):
+        ast.parse(program)
+    pages.append(PROGRAM.sub("", text))
+    for page in pages:
+        _check_text(page)
+        alive = ALIVE.search(page.replace("<details><summary>", "").replace("</summary>", "")
+                             .replace("</details>", ""))  # fmt: skip
+        assert alive is None, alive
+    msgspec.json.encode(recommendation.as_data(info, answers, 1.2))
+    as_csv([flat("x", row) for row in rows])
+    msgspec.json.encode(pytest_benchmark(info, rows))
 
 
 def _check_text(text: str) -> None:

@@ -17,7 +17,7 @@ from tests.fuzz.results import folders
 from tests.fuzz.suites import MACHINES, texts
 
 BATCH = 1000
-CHARTS_EVERY = 500
+CHARTS_EVERY, OTHERS_EVERY = 500, 5
 
 Tally = Counter[str]
 
@@ -44,7 +44,8 @@ def try_folders(count: int, seed: int, *, charts_every: int = CHARTS_EVERY) -> T
             (folder / "run.json").write_bytes(run)
             (folder / "records.jsonl").write_bytes(records)
             charts = tally.total() % charts_every == charts_every - 1
-            tally[check_folder(folder, charts=charts)] += 1
+            others = tally.total() % OTHERS_EVERY == 0
+            tally[check_folder(folder, charts=charts, others=others)] += 1
 
         _try(folders(), check, count, seed)
     return tally

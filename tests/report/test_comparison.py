@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.analyze.compare import Side, compared
 from bench.cli import run_command_line
 from bench.records.record import Record
 from bench.records.store import Store
-from tests.analyze.test_compare import ENVIRONMENT, FAILED, around
+from bench.report.comparison import markdown
+from tests.analyze.test_compare import ENVIRONMENT, FAILED, around, side
 from tests.analyze.test_scaling import PAIR, SINGLE, launches
+from tests.fakes import make_case
 from tests.report.test_page import make_info
 
 
@@ -128,3 +131,18 @@ def test_names_from_files_stay_text(tmp_path: Path) -> None:
     text = out.read_text(encoding="utf-8")
     assert "<script>" not in text
     assert "\\<script\\> \\| \\`x\\`" in text
+
+
+def test_a_page_fits_into_a_comment() -> None:
+    (template,) = side(around(PAIR, 100)).rows
+    cases = [make_case(strategy="ddp", world_size=2, seed=seed) for seed in range(400)]
+
+    def run(name: str, rate: float) -> Side:
+        figures = [rate * 0.999, rate, rate * 1.001]
+        rows = [msgspec.structs.replace(template, case=one, figures=figures) for one in cases]
+        return msgspec.structs.replace(side([], name), rows=rows)
+
+    text = markdown(compared(run("first", 100), run("second", 50)))
+    assert len(text) < 65_536
+    assert "All pairs are more than a comment takes: `--json` has them." in text
+    assert "And 300 more, less slow: `--json` has them." in text

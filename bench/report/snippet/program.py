@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from bench.plan.case import Case
-from bench.report.snippet.pieces import NARROW, Pieces, is_accelerated, safe
+from bench.report.snippet.model import autocast_type, model
+from bench.report.snippet.pieces import Pieces, is_accelerated, safe
 from bench.report.snippet.wrappers import pieces_of, plain_optimizer
 
 FILE = "train.py"
@@ -34,7 +35,7 @@ def program(case: Case) -> str:
         _docstring(case, pieces),
         "\n".join(_imports(case, pieces)),
         "\n".join(_constants(case)),
-        *_model(case, pieces),
+        *model(case, pieces),
         "\n".join(_prepare(case, pieces)),
         "\n".join(_main(case, pieces)),
         'if __name__ == "__main__":\n    main()',
@@ -97,87 +98,6 @@ def _constants(case: Case) -> Iterator[str]:
         yield "MOMENTUM = 0.9  # yours"
     if case.options.get("mixed_precision") is not None and case.strategy == "fsdp":
         yield "BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)"
-
-
-MODEL = '''\
-class Block(nn.Module):
-    """A layer of your model: what is {what} at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(64, 256), {norm}nn.ReLU(), nn.Linear(256, 64))
-
-{forward}
-
-
-class Model(nn.Module):
-    """Yours, with its layers in ``blocks``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, inputs):
-        for block in self.blocks:
-            inputs = block(inputs)
-        return self.head(inputs)
-
-
-def batches(rank, device):
-    """Yours: the samples of one rank, others on each."""
-    generator = torch.Generator(device).manual_seed(rank)
-    while True:
-        inputs = torch.randn({samples}, 64, generator=generator, device=device{dtype})
-        yield inputs, torch.randint(10, (len(inputs),), generator=generator, device=device)
-
-
-def loss_of(outputs, targets):
-    """Yours: the mean over the samples."""
-    return nn.functional.cross_entropy(outputs, targets)'''
-
-FORWARD = """\
-    def forward(self, inputs):
-        return inputs + self.layers(inputs)"""
-CHECKPOINTED = """\
-    def forward(self, inputs):
-        return checkpoint(self.compute, inputs, use_reentrant=False)
-
-    def compute(self, inputs):
-        return inputs + self.layers(inputs)"""
-IN_AUTOCAST = '''\
-class InAutocast(nn.Module):
-    """Enters autocast in the thread of each replica, which does not inherit it."""
-
-    def __init__(self, model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs):
-        with torch.autocast("{device}", dtype={dtype}):
-            return self.model(*inputs)'''
-
-
-def _model(case: Case, pieces: Pieces) -> Iterator[str]:
-    whats = {
-        "sharded": case.strategy in {"fsdp", "fsdp1"},
-        "checkpointed": case.activation_checkpointing,
-        "compiled": case.compile != "none" and case.compile_scope == "blocks",
-    }
-    what = " and ".join(name for name, applies in whats.items() if applies)
-    yield MODEL.format(
-        what=what or "computed",
-        norm="nn.BatchNorm1d(256), " if case.options.get("sync_batchnorm") else "",
-        forward=CHECKPOINTED if case.activation_checkpointing else FORWARD,
-        samples="PER_DEVICE_BATCH * DEVICES" if case.strategy == "dp" else "PER_DEVICE_BATCH",
-        dtype=", dtype=torch.bfloat16" if case.precision == "bf16" else "",
-    )
-    if pieces.casts_within:
-        yield IN_AUTOCAST.format(device=case.device, dtype=_autocast_type(case))
-
-
-def _autocast_type(case: Case) -> str:
-    return NARROW[case.precision.removesuffix("-amp")]
 
 
 def _compile(case: Case, name: str) -> str:
@@ -274,7 +194,7 @@ def _micro_steps(case: Case, pieces: Pieces, *, scales: bool) -> Iterator[str]:
     lines = ["inputs, targets = next(stream)"]
     forward = ["loss = loss_of(module(inputs), targets)"]
     if case.precision.endswith("-amp") and not pieces.casts_itself and not pieces.casts_within:
-        cast = f"with torch.autocast(device.type, dtype={_autocast_type(case)}):"
+        cast = f"with torch.autocast(device.type, dtype={autocast_type(case)}):"
         forward = [cast, *_indented(forward)]
     share = "loss / MICRO_STEPS" if case.accumulation_steps > 1 else "loss"
     scaled = f"scaler.scale({share})" if scales else share
