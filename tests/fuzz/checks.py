@@ -35,8 +35,8 @@ from bench.report.markup import escape
 from bench.report.page import CHARTS, document, load, plain
 from bench.report.published import beside_rows
 from bench.report.tables import tables_of
+from tests.fuzz import results
 from tests.fuzz.guard import guarded
-from tests.fuzz.results import PUBLISHED
 from tests.report.test_html import Parsed
 
 html_of(Document(title="", parts=[]))  # reads the templates, which are no part of a page
@@ -169,7 +169,7 @@ def _check_html(page: str) -> None:
 @functools.cache
 def published() -> Side:
     """A run that is as it should be, to compare others with."""
-    info, _records, rows = load(PUBLISHED)
+    info, _records, rows = load(results.published())
     return Side(name="published", info=info, rows=rows)
 
 
