@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import multiprocessing
 import os
+import runpy
 import socket
 from pathlib import Path
 from typing import Any
@@ -196,13 +197,14 @@ def test_text_from_records_is_never_code(
     assert "os.system" not in calls
 
 
-def run_in_this_process(case: Case, port: int, rank: int = 0) -> nn.Module:
+def run_in_this_process(case: Case, folder: Path, port: int, rank: int = 0) -> nn.Module:
     """Run a case's program for three steps; what forward was called on."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": case.world_size}
     variables = {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()})
-    names: dict[str, Any] = {"__name__": "program"}
-    exec(compile(program(case), "train.py", "exec"), names)
+    path = folder / f"train-{rank}.py"
+    path.write_text(program(case), encoding="utf-8")
+    names = runpy.run_path(str(path), run_name="program")
     module = names["main"](steps=3)
     assert isinstance(module, nn.Module)
     return module
@@ -233,6 +235,7 @@ ONE_RANK: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("strategy", "options", "changes", "kind"), ONE_RANK)
 def test_a_program_trains_on_one_rank(
     *,
+    tmp_path: Path,
     port: int,
     capsys: pytest.CaptureFixture[str],
     strategy: str,
@@ -242,7 +245,7 @@ def test_a_program_trains_on_one_rank(
 ) -> None:
     one = {"device": "cpu", "backend": "gloo", "world_size": 1}
     threads = torch.get_num_threads()
-    module = run_in_this_process(case_of(strategy, options, **one | changes), port)
+    module = run_in_this_process(case_of(strategy, options, **one | changes), tmp_path, port)
     torch.set_num_threads(threads)
     assert type(module).__name__.startswith(kind)
     assert isinstance(module, FSDPModule) == (strategy == "fsdp")
@@ -257,7 +260,7 @@ def test_a_program_trains_on_one_rank(
 def _train(rank: int, port: int, out: str) -> None:
     case = case_of("ddp", {"bucket_cap_mb": 0.01, "static_graph": True}, device="cpu",
                    backend="gloo", world_size=2, accumulation_steps=2)  # fmt: skip
-    module = run_in_this_process(case, port, rank)
+    module = run_in_this_process(case, Path(out), port, rank)
     torch.save([parameter.detach() for parameter in module.parameters()], f"{out}/{rank}.pt")
 
 
