@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.analyze.rows import Row
 from bench.analyze.stats import Noise, noise_of
-from bench.report.anatomy import has_parts, peak_figure, timeline_figure
+from bench.report.anatomy import MOST_PANELS, has_parts, peak_figure, timeline_figure
 from bench.report.breakdown import has_phases, step_figure
 from bench.report.cells import GIB, known, memory_of, significant, throughput
 from bench.report.changes import change_figure
@@ -108,7 +108,8 @@ def _scaling_figures(table: Table, measured: Sequence[Row]) -> Iterator[tuple[st
             yield "tradeoff", "Memory against throughput", draw
     if any(map(has_parts, measured)):
         yield "peak", "What fills the memory", partial(peak_figure, rows)
-        yield "timeline", "Memory over a step", partial(timeline_figure, measured)
+        more = f", the first {MOST_PANELS} rows" if len(measured) > MOST_PANELS else ""
+        yield "timeline", f"Memory over a step{more}", partial(timeline_figure, measured)
     if any(map(has_phases, measured)):
         yield "step", "What a step is spent on", partial(step_figure, rows)
 
