@@ -35,7 +35,7 @@ NO_MEMORY = Memory(
 PNG = b"\x89PNG"
 
 
-def table(sizes: tuple[int, ...] = (1, 2, 4), ways: int = 4, **changes: Any) -> Table:
+def table(sizes: tuple[int, ...] = (1, 2), ways: int = 3, **changes: Any) -> Table:
     records: list[Record] = launches(make_case(strategy="single"), 99, 100, 101)
     for way in range(ways):
         for size in sizes:
@@ -77,23 +77,24 @@ def test_each_table_has_its_charts_in_both_formats(tmp_path: Path) -> None:
 
 
 def test_the_same_rows_give_the_same_charts(tmp_path: Path) -> None:
-    first, second = (write_charts([table()], tmp_path / name) for name in "ab")
+    first, second = (write_charts([table(ways=1)], tmp_path / name) for name in "ab")
     for one, other in zip(first[0], second[0], strict=True):
         assert one.svg.read_bytes() == other.svg.read_bytes()
 
 
 @pytest.mark.parametrize("ways", [1, 3])
 def test_any_number_of_strategies_fits(tmp_path: Path, ways: int) -> None:
-    (charts,) = write_charts([table((1, 2, 4, 8), ways)], tmp_path)
+    (charts,) = write_charts([table((1, 2, 4), ways)], tmp_path)
     assert len(charts) == (5 if ways == 1 else 6)  # one cap is no sweep
     assert not any(chart.problem for chart in charts)
 
 
 def test_a_strategy_has_one_colour_and_its_variants_are_named(tmp_path: Path) -> None:
-    (charts,) = write_charts([table(ways=2)], tmp_path)
-    throughput = charts[2].svg.read_text(encoding="utf-8")
-    assert "#0072b2" in throughput
-    assert "x4: 369" in throughput  # said where one points at a bar: 90, 92 and 95 times 4
+    (charts,) = write_charts([table((2,), ways=2)], tmp_path)
+    (throughput,) = [one for one in charts if one.svg.stem.endswith("-throughput")]
+    text = throughput.svg.read_text(encoding="utf-8")
+    assert "#0072b2" in text
+    assert "x2: 185" in text  # said where one points at a bar: 90, 92 and 95 times 2
 
 
 def test_what_was_not_measured_is_a_marked_gap(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_what_was_not_measured_is_a_marked_gap(tmp_path: Path) -> None:
 def test_charts_that_are_no_longer_drawn_are_removed(tmp_path: Path) -> None:
     (tmp_path / "old-speedup.svg").write_text("<svg/>")
     (tmp_path / "mine.svg").write_text("<svg/>")
-    write_charts([table()], tmp_path)
+    write_charts([table((2,), ways=1)], tmp_path)
     assert not (tmp_path / "old-speedup.svg").exists()
     assert (tmp_path / "mine.svg").exists()
 
@@ -194,7 +195,7 @@ def test_without_matplotlib_the_page_is_written_and_a_note_printed(
     assert "The report has no charts: NoChartsError: matplotlib cannot be imported" in page
 
 
-@pytest.mark.parametrize("backend", ["TkAgg", "module://matplotlib_inline.backend_inline", "bad"])
+@pytest.mark.parametrize("backend", ["TkAgg", "module://matplotlib_inline.backend_inline"])
 def test_no_display_and_any_backend_do_not_matter(tmp_path: Path, backend: str) -> None:
     folder = make_folder(tmp_path / "run")
     environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
@@ -228,7 +229,7 @@ def test_nothing_overlaps_or_is_cut_off_with_twelve_long_names_and_gaps(
     """Every text lies within its picture, and the legend below the axes."""
     looked_at: list[str] = []
 
-    def savefig(figure: Any, *arguments: Any, **words: Any) -> None:
+    def savefig(figure: Any, *_: Any, **__: Any) -> None:
         renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
         legends = [text for legend in figure.legends for text in legend.get_texts()]
         axes = [text for one in figure.axes for text in one.texts]
