@@ -17,7 +17,7 @@ from bench.errors import OutputError
 from bench.records.record import Communication, Memory, MemoryTimeline, Phases, Record
 from bench.records.store import Store
 from bench.report import charts as charts_module
-from bench.report.charts import MOST_ROWS, MOST_VARIANTS, not_readable, write_charts
+from bench.report.charts import MOST_LANES, MOST_ROWS, MOST_VARIANTS, not_readable, write_charts
 from bench.report.page import write_report
 from bench.report.tables import Table, tables_of
 from tests.analyze.test_scaling import launches, timing
@@ -143,6 +143,8 @@ def test_a_table_too_long_to_be_drawn_has_no_charts_but_those_of_settings(tmp_pa
     long = msgspec.structs.replace(table((1, 2), 1), rows=rows)
     assert write_charts([long], tmp_path) == [[]]
     assert "more than one could read" in not_readable(rows)
+    assert not_readable(rows[:1] * MOST_LANES) == ""
+    assert not_readable(rows[:1] * (MOST_LANES + 1)).startswith("No charts with a bar a row: 53")
 
 
 def test_one_chart_that_cannot_be_drawn_costs_that_chart_alone(
