@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ CATEGORIES = {
 }
 """Bottom to top: what is always there first."""
 MOST_PANELS, COLUMNS = 12, 3
+TITLE = 42
+"""Characters of a line of a panel's title."""
 
 
 def has_parts(row: Row) -> bool:
@@ -69,7 +72,12 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
     looks = Looks(rows)
     columns = min(COLUMNS, len(shown))
     lines = -(-len(shown) // columns)
-    figure, first = new_figure(3.4 * columns + 0.4, 2.1 * lines + 0.5)
+    titles = [
+        "\n".join(textwrap.wrap(f"{looks.label(row)} x{row.case.world_size}", TITLE))
+        for row in shown
+    ]
+    highest = max(title.count("\n") for title in titles)
+    figure, first = new_figure(3.4 * columns + 0.4, (2.3 + 0.14 * highest) * lines + 0.5)
     first.remove()
     panels = figure.subplots(lines, columns, squeeze=False, sharey=True)
     found = [
@@ -78,7 +86,7 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
         if one.memory is not None and one.memory.timeline is not None
     ]
     names = _present([{k: max(v) for k, v in one.by_category.items() if v} for one in found])
-    for panel, row, timeline in zip(panels.flat, shown, found, strict=False):
+    for panel, title, timeline in zip(panels.flat, titles, found, strict=False):
         heights = [
             [value / GIB for value in timeline.by_category.get(name, [0] * len(timeline.at_s))]
             for name in names
@@ -88,7 +96,7 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
             colors=[CATEGORIES.get(name, "#000000") for name in names],
             labels=[name.replace("_", " ") for name in names], linewidth=0,
         )  # fmt: skip
-        panel.set_title(f"{looks.label(row)} x{row.case.world_size}", fontsize=8, loc="left")
+        panel.set_title(title, fontsize=8, loc="left")
         panel.margins(x=0)
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=7)
@@ -96,7 +104,8 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
         panel.set_axis_off()
     for panel in panels[:, 0]:
         panel.set_ylabel("GiB", fontsize=8)
-    figure.supxlabel("ms since the profiled step began; the profile slows it", fontsize=8)
+    for panel in panels.flat[max(0, len(shown) - columns) : len(shown)]:
+        panel.set_xlabel("ms since the profiled step began,\nwhich the profile slows", fontsize=8)
     add_legend(figure, panels.flat[0])
     return figure
 

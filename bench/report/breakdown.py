@@ -15,7 +15,8 @@ WAIT, REST = "wait for late ranks", "rest of the profiled step"
 COMMUNICATION = {EXPOSED: "#d55e00", HIDDEN: "#e69f00", WAIT: "#cc79a7", REST: "#dddddd"}
 THICK = 0.6
 """Of a lane, for the phases; communication has the rest."""
-XLABEL = (
+PHASES_LABEL = "ms of a step: its phases, median of the slowest process"
+BOTH_LABEL = (
     "ms of a step. Upper bar: its phases, median of the slowest process;\n"
     "lower bar: communication in a profiled step, which the profile may slow"
 )
@@ -55,13 +56,18 @@ def has_phases(row: Row) -> bool:
 def step_figure(rows: Sequence[Row]) -> Any:
     """The phases of each row's step, and under them the communication in it."""
     looks = Looks(rows)
-    figure, axes, lanes = lanes_figure(rows, looks, XLABEL)
+    insides = {
+        row.case.id: {} if "communication_contradicts" in row.flags else communication_of(row)
+        for row in rows
+    }
+    label = BOTH_LABEL if any(insides.values()) else PHASES_LABEL
+    figure, axes, lanes = lanes_figure(rows, looks, label)
     for lane in lanes:
         row = lane.row
         if not has_phases(row):
             mark_gap(axes, lane)
             continue
-        inside = {} if "communication_contradicts" in row.flags else communication_of(row)
+        inside = insides[row.case.id]
         share = THICK if inside else 1.0
         stack(axes, lane.part(0, share), phases_of(row), PHASES, said=lane.name, unit="ms")
         if inside:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.analyze.rows import Row
 from bench.analyze.stats import Noise, noise_of
-from bench.report.anatomy import has_parts, peak_figure, timeline_figure
+from bench.report.anatomy import MOST_PANELS, has_parts, peak_figure, timeline_figure
 from bench.report.breakdown import has_phases, step_figure
 from bench.report.cells import GIB, known, memory_of, significant, throughput
 from bench.report.changes import change_figure
@@ -35,9 +35,9 @@ CHARTS = (
     "speedup", "efficiency", "throughput", "memory", "tradeoff", "peak", "timeline", "step",
     LINK, *OF_SETTINGS,
 )  # fmt: skip
-MOST_VARIANTS, MOST_ROWS = 13, 104
+MOST_VARIANTS, MOST_LANES, MOST_ROWS = 13, 52, 104
 """Of a table whose charts can still be read: marks that can be told apart, which are twelve
-strategies and the baseline, and lanes below each other."""
+strategies and the baseline; lanes below each other; and points of all lines, up to 128 devices."""
 
 
 def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
@@ -97,23 +97,27 @@ def _settings_figures(
 
 def _scaling_figures(table: Table, measured: Sequence[Row]) -> Iterator[tuple[str, str, Draw]]:
     rows = table.rows
-    by_marks = _variants(rows) <= MOST_VARIANTS
+    by_marks, in_lanes = _variants(rows) <= MOST_VARIANTS, len(rows) <= MOST_LANES
     if (
         by_marks
         and len({row.case.world_size for row in measured if row.speedup.ratio is not None}) > 1
     ):
         yield "speedup", "Speedup over one device", partial(curves_figure, rows, "speedup")
         yield "efficiency", "Efficiency", partial(curves_figure, rows, "efficiency")
-    yield "throughput", "Throughput", partial(_throughput, rows)
+    if in_lanes:
+        yield "throughput", "Throughput", partial(_throughput, rows)
     if any(known(memory_of(row, table.memory)) for row in measured):
-        yield "memory", "Memory of each device", partial(_memory, rows, table.memory)
+        if in_lanes:
+            yield "memory", "Memory of each device", partial(_memory, rows, table.memory)
         if by_marks:
             draw = partial(tradeoff_figure, rows, table.memory)
             yield "tradeoff", "Memory against throughput", draw
     if any(map(has_parts, measured)):
-        yield "peak", "What fills the memory", partial(peak_figure, rows)
-        yield "timeline", "Memory over a step", partial(timeline_figure, measured)
-    if any(map(has_phases, measured)):
+        if in_lanes:
+            yield "peak", "What fills the memory", partial(peak_figure, rows)
+        more = f", the first {MOST_PANELS} rows" if len(measured) > MOST_PANELS else ""
+        yield "timeline", f"Memory over a step{more}", partial(timeline_figure, measured)
+    if in_lanes and any(map(has_phases, measured)):
         yield "step", "What a step is spent on", partial(step_figure, rows)
 
 
@@ -121,12 +125,15 @@ def not_readable(rows: Sequence[Row]) -> str:
     """Which charts of so many rows nobody could read, in words; empty where all can be."""
     if len(rows) > MOST_ROWS:
         return f"No charts: {len(rows)} rows are more than one could read in them."
+    texts = []
     if _variants(rows) > MOST_VARIANTS:
-        return (
+        texts.append(
             f"No charts of speedup, efficiency and memory against throughput: {_variants(rows)} "
             "ways of training are more than one could tell apart by their marks."
         )
-    return ""
+    if len(rows) > MOST_LANES:
+        texts.append(f"No charts with a bar a row: {len(rows)} rows are more than one could read.")
+    return " ".join(texts)
 
 
 def _variants(rows: Sequence[Row]) -> int:
