@@ -86,6 +86,7 @@ def locate(reference: str, folders: Sequence[Path] = ()) -> Code:
     Raises:
         BenchError: there is no such file or module, or it cannot be read.
     """
+    _codes.pop(reference, None)  # from another folder, which this one is not
     where, _ = parts_of(reference)
     places = list(dict.fromkeys(one.absolute() for one in (*folders, Path.cwd())))
     try:

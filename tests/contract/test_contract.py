@@ -26,7 +26,6 @@ def look(launcher: Launcher, name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("MEAN", {}),
         ("SUM", {"gradients": "gradients are the sum over the ranks, and must be their mean"}),
         ("UNCLEARED", {"optimizer_step": "optimizer_step leaves the gradient of tokens.weight"}),
         (
@@ -67,13 +66,13 @@ def test_a_sum_where_a_mean_is_wanted_is_found_in_a_workload(launcher: Launcher)
     assert "the loss is a sum over the samples, and must be their mean" in str(bad)
 
 
-def test_a_good_workload_is_looked_at_and_proved(
+def test_nothing_is_wrong_with_a_good_workload(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "PARTNERS", ("fsdp",))
+    monkeypatch.setattr(check, "PARTNERS", ())  # proofs have tests of their own
     found = list(checked(f"{HERE}:good", launcher))
+    assert len(found) == 10
     assert {one.status for one in found} == {"ok"}, [str(one) for one in found]
-    assert [one.name for one in found][-1] == "proof under fsdp on 2 devices"
 
 
 def test_all_that_a_file_exports_is_checked() -> None:
