@@ -16,19 +16,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import default_collate
 
 from workloads.base import (
     Batch,
@@ -40,15 +35,13 @@ from workloads.base import (
     Workload,
     cycle_of_pools,
     optimizer_factory,
-    shard_seed,
 )
+from workloads.own_batches import batch_of, draw, is_dataset, pool
 from workloads.quiet import META, quieten
 from workloads.units import repeated_blocks
 
 PER_DEVICE_BATCH = 8
 """Samples where neither the function nor the suite says how many."""
-DISTINCT = 4
-"""Batches of a shard before they come again."""
 TOLD = "_parallel_bench"
 """Attribute of a function that ``workload`` has said something about."""
 WANTED = "must return (model, loss, batches)"
@@ -236,7 +229,7 @@ def parts_of(make: Callable[..., Any], options: Options) -> Parts:
         raise TypeError(f"{name} {WANTED}; its model is a {type(parts.model).__name__}")
     if not callable(parts.loss):
         raise TypeError(f"{name} {WANTED}; its loss cannot be called: (output, targets) -> scalar")
-    if not callable(parts.batches) and not _is_dataset(parts.batches):
+    if not callable(parts.batches) and not is_dataset(parts.batches):
         raise TypeError(
             f"{name} {WANTED}; its batches are a {type(parts.batches).__name__}, and must be "
             "(samples) -> (inputs, targets), or a data set with a length"
@@ -282,7 +275,7 @@ def _tried(parts: Parts) -> tuple[bool, bool]:
     model = parts.model.to(META).train()
     try:
         with torch.random.fork_rng(devices=[]):
-            batch = _batch(_draw(parts, 2, range(2), seed=0), META, torch.float32)
+            batch = batch_of(draw(parts.batches, 2, range(2), seed=0), META, torch.float32)
             output = model(*batch.inputs)
             parts.loss(output, batch.targets).backward()  # type: ignore[no-untyped-call]
     except Exception:  # noqa: BLE001 - not every model trains without content; the ranks will show
@@ -299,7 +292,7 @@ def _problem(make: Callable[..., Any], told: Told, options: Options, build: Buil
     def loss(output: Any, batch: Batch) -> Tensor:
         return parts.loss(output, batch.targets)
 
-    batches = cycle_of_pools(functools.partial(_pool, parts, build))
+    batches = cycle_of_pools(functools.partial(pool, parts.batches, build))
     if build.is_proof:
         quieten(model, loss, lambda: next(batches(0, 1)))
     return Problem(
@@ -312,76 +305,3 @@ def _problem(make: Callable[..., Any], told: Told, options: Options, build: Buil
         shard_units=told.shard_units,
         units_per_sample=told.units_per_sample,
     )
-
-
-def _pool(parts: Parts, build: Build, shard: int, shards: int) -> list[Batch]:
-    """The batches of one shard; those of different shards have no sample in common."""
-    count, found = build.per_device_batch, []
-    for number in range(DISTINCT):
-        begin = (number * shards + shard) * count
-        seed = shard_seed(shard_seed(build.seed, shard), number)
-        drawn = _draw(parts, count, range(begin, begin + count), seed=seed)
-        batch = _batch(drawn, build.device, build.dtype)
-        for tensor in (*batch.inputs, batch.targets):
-            if tensor.dim() == 0 or len(tensor) != count:
-                raise ValueError(
-                    f"a batch of {count} samples has a tensor of shape {tuple(tensor.shape)}: "
-                    "dimension 0 counts samples, in inputs and targets"
-                )
-        found.append(batch)
-    return found
-
-
-def _draw(parts: Parts, count: int, places: Sequence[int], *, seed: int) -> Any:
-    if _is_dataset(parts.batches):
-        length = len(parts.batches)
-        if length == 0:
-            raise ValueError("the data set is empty")
-        return default_collate([parts.batches[place % length] for place in places])
-    with _seeded(seed):
-        return parts.batches(count)
-
-
-def _is_dataset(batches: Any) -> bool:
-    return hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Draw from here on as from a seed, by torch, NumPy or ``random``; then as before."""
-    numbers, state = np.random.get_state(), random.getstate()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)
-            random.seed(seed)
-            yield
-    finally:
-        np.random.set_state(numbers)
-        random.setstate(state)
-
-
-def _batch(drawn: Any, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Tensors on a device, those of numbers with a point in the type asked for.
-
-    Raises:
-        TypeError: it is no pair of inputs and targets.
-    """
-    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
-        what = f"{len(drawn)} things" if isinstance(drawn, tuple | list) else type(drawn).__name__
-        raise TypeError(f"batches must give (inputs, targets), not {what}")
-    inputs, targets = drawn
-    given = [inputs] if isinstance(inputs, Tensor) else inputs
-    if not isinstance(given, tuple | list) or not all(
-        isinstance(one, Tensor) for one in itertools.chain(given, [targets])
-    ):
-        raise TypeError(
-            "batches must give (inputs, targets): inputs a tensor or a tuple of tensors, the "
-            "arguments of the model's forward, and targets a tensor"
-        )
-    return Batch(tuple(_moved(given, device, dtype)), next(_moved([targets], device, dtype)))
-
-
-def _moved(tensors: Iterable[Tensor], device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
-    for one in tensors:
-        yield one.to(device, dtype if one.is_floating_point() else one.dtype)

@@ -49,10 +49,11 @@ class RandomOperators(TorchDispatchMode):  # type: ignore[no-untyped-call] # tor
 
 def _leaves_out(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
     """Whether a random operator draws anything: not where it leaves out nothing."""
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | dict(named)
-    asked = [name for name in names if name in PROBABILITIES]
-    return not asked or any(given.get(name, 0.0) for name in asked)
+    arguments = func._schema.arguments
+    given = {one.name: one.default_value for one in arguments if one.has_default_value()}
+    given |= dict(zip((one.name for one in arguments), args, strict=False)) | dict(named)
+    asked = [one.name for one in arguments if one.name in PROBABILITIES]
+    return not asked or any(given[name] for name in asked)
 
 
 def quieten(

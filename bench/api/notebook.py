@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -57,12 +58,24 @@ def _is_defined_here(item: Any, namespace: dict[str, Any]) -> bool:
 
 def _source_of(item: Any) -> str:
     try:
-        return textwrap.dedent(inspect.getsource(item))
-    except (OSError, TypeError) as error:
+        found = _class_source(item) if inspect.isclass(item) else None
+        return found or textwrap.dedent(inspect.getsource(item))
+    except (OSError, TypeError, SyntaxError) as error:
         raise BenchError(
             f"the source of {item.__name__} cannot be had here; write it to a file, and pass "
             "'file.py:NAME' in its place"
         ) from error
+
+
+def _class_source(kind: type) -> str | None:
+    """The source of a class by way of its methods: Python looks for the file of its module."""
+    for method in filter(inspect.isfunction, vars(kind).values()):
+        lines = linecache.getlines(method.__code__.co_filename)
+        for node in reversed(ast.parse("".join(lines)).body):
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                return "".join(lines[first - 1 : node.end_lineno])
+    return None
 
 
 def _names(source: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SuiteArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SUITE]",
+        metavar="SUITE",
         help="A suite file, or the name of a shipped suite; quick where --workload is given.",
         show_default=False,
     ),

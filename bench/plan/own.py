@@ -86,6 +86,7 @@ def locate(reference: str, folders: Sequence[Path] = ()) -> Code:
     Raises:
         BenchError: there is no such file or module, or it cannot be read.
     """
+    _codes.pop(reference, None)  # from another folder, which this one is not
     where, _ = parts_of(reference)
     places = list(dict.fromkeys(one.absolute() for one in (*folders, Path.cwd())))
     try:
@@ -203,9 +204,11 @@ def _spec_of(code: Code) -> ModuleSpec:
     else:
         spec = importlib.util.find_spec(code.module)
     if spec is None or spec.origin is None or Path(spec.origin).resolve() != Path(code.file):
+        top = code.module.partition(".")[0]
+        other = spec.origin if spec is not None and spec.origin else f"another {top}"
         raise BenchError(
-            f"cannot be imported: {spec.origin if spec else None} has the name {code.module}, too, "
-            "and comes first; give one of them another name"
+            f"cannot be imported: {other} comes before {code.file}, under the same name; give one "
+            "of them another"
         )
     return spec
 

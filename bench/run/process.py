@@ -117,7 +117,7 @@ def outcome_file(folder: Path, local_rank: int) -> Path:
 def _failure(error: BaseException) -> Failure:
     lines = traceback.format_exception_only(error)  # also for one whose own text cannot be had
     place = place_of(error)
-    words = " ".join(lines) if place is None else f"{place}: {' '.join(lines)}"
+    words = " ".join(lines) if place is None else f"{' '.join(lines)} ({place})"
     return Failure(
         status="out_of_memory" if is_out_of_memory(error) else "failed",
         reason=one_line(words),

@@ -154,7 +154,10 @@ def test_batches(extra: str, per_device: int, total: int) -> None:
         (block("", strategy="..rel:X"), "matrix[0].strategies[0]: unknown strategy '..rel:X'"),
         (block("", workload="{transformer: {preset: {a: 1}}}"), "matrix[0].workloads[0]: workload"),
         (block("", strategy="no.such.module:X"), "matrix[0].strategies[0]: strategy 'no.such"),
-        (block("", strategy="bench.errors:did_you_mean"), "matrix[0].strategies[0]: 'bench.errors"),
+        (
+            block("", strategy="bench.errors:did_you_mean"),
+            "matrix[0].strategies[0]: strategy 'bench.errors:did_you_mean' is function, not a",
+        ),
         (
             block("filter: options.bucket_cap == 25"),
             "matrix[0].filter: filter 'options.bucket_cap == 25': nothing here has an option "

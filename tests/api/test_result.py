@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.api.result import Comparison
+from bench.errors import BenchError
+from bench.report.page import load
+
+QUICK = Path(__file__).parents[2] / "results" / "quick"
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    run, records, rows = load(QUICK)
+    own = [row for row in rows if row.case.workload == "resnet152"]
+    return Comparison(run=run, records=tuple(records), rows=tuple(own))
+
+
+def test_the_row_of_a_strategy_is_that_on_the_most_devices(found: Comparison) -> None:
+    assert found.row("ddp").case.world_size == 2
+    assert found.row("ddp", 1).case.world_size == 1
+    with pytest.raises(BenchError, match="there is no row of zero; there are single on 1, "):
+        found.row("zero")
+
+
+def test_what_is_clearly_slower_fails_a_test(found: Comparison) -> None:
+    # As the README's table has it: fsdp on 2 devices at 0.50 of one device; dp is faster.
+    with pytest.raises(AssertionError, match=r"fsdp on 2 is slower than single: 0.50 of its"):
+        found.require_not_slower("fsdp")
+    with pytest.raises(AssertionError, match="fsdp on 2 is slower than ddp"):
+        found.require_not_slower("fsdp", than="ddp")
+    found.require_not_slower("dp")
+    found.require_not_slower("ddp")  # noise
+    found.require_not_slower("ddp", than="ddp")  # itself
+    found.require_not_slower("single")
+
+
+def test_without_a_figure_there_is_nothing_to_stand_for(found: Comparison) -> None:
+    row = msgspec.structs.replace(
+        found.row("ddp"), samples_per_s=None, status="failed", reason="it broke"
+    )
+    broken = Comparison(run=found.run, records=(), rows=(row,))
+    with pytest.raises(AssertionError, match="ddp on 2 was not measured: failed: it broke"):
+        broken.require_not_slower("ddp")
+
+
+def test_a_comparison_shows_itself(found: Comparison) -> None:
+    text, page = str(found), found._repr_html_()
+    assert "resnet152, preset cpu" in text
+    assert "<table>" in page
+    assert "<sup>[1]</sup>" in page or "<sup>1</sup>" in page
+    assert page.count("<tr>") == 1 + len(found.rows)
+    assert "6 cases" in repr(found)
+
+
+def test_names_are_no_markup_in_a_notebook(found: Comparison) -> None:
+    row = found.row("single")
+    case = msgspec.structs.replace(row.case, label="<b>x", workload="<script>")
+    odd = msgspec.structs.replace(row, case=case)
+    page = Comparison(run=found.run, records=(), rows=(odd,))._repr_html_()
+    assert "<script>" not in page
+    assert "<b>x" not in page
