@@ -1,4 +1,4 @@
-"""What others have published, read from the file beside this one: figures, each with its source.
+"""What others have published, read from a file among the records: figures, each with its source.
 
 They stand beside our rows, and never among them: nothing here makes a ``Row``.
 """
@@ -143,7 +143,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def entries() -> tuple[Entry, ...]:
     """All of the file that comes with the package."""
-    text = (resources.files("bench.analyze") / FILE).read_text(encoding="utf-8")
+    text = (resources.files("bench.records") / FILE).read_text(encoding="utf-8")
     return tuple(msgspec.convert(yaml.safe_load(text), list[Entry]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -15,7 +15,6 @@ from bench.predict.architectures import Architecture
 from bench.predict.curve import Curve, Timed, fit
 from bench.predict.network import Level, Network
 
-FOLDER = Path(__file__).parent
 GIGABIT = 1e9 / 8
 WHISKERS = 2 * 2.698
 """Standard deviations of a normal distribution between the whiskers of a box plot, which leaves
@@ -172,17 +171,17 @@ class Catalogue(_Strict, frozen=True, kw_only=True):
 @functools.cache
 def catalogue() -> Catalogue:
     """The one that comes with this package."""
-    return msgspec.convert(_read("catalogue.yaml"), Catalogue)
+    return msgspec.convert(_read("bench.predict", "catalogue.yaml"), Catalogue)
 
 
 @functools.cache
 def published() -> dict[str, dict[str, Any]]:
     """Published figures by id, as they are in ``published.yaml``."""
-    return {one["id"]: one for one in _read("published.yaml")}
+    return {one["id"]: one for one in _read("bench.records", "published.yaml")}
 
 
-def _read(name: str) -> Any:
-    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+def _read(package: str, name: str) -> Any:
+    return yaml.safe_load((resources.files(package) / name).read_text(encoding="utf-8"))
 
 
 def gigabits(text: str) -> float:
