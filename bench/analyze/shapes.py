@@ -6,6 +6,7 @@ the tests beside it hold it to that.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -52,8 +53,10 @@ def has_trend(steps: Sequence[float]) -> int:
     means = [statistics.fmean(steps[at : at + size]) for at in range(0, len(steps), size)]
     third = len(steps) // 3
     before, after = statistics.median(steps[:third]), statistics.median(steps[-third:])
+    if abs(after - before) <= CHANGED * before:
+        return 0
     tau = stats.kendalltau(range(len(means)), means)
-    if abs(after - before) <= CHANGED * before or float(tau.pvalue) >= SURE:
+    if float(tau.pvalue) >= SURE:
         return 0
     return 1 if after > before else -1
 
@@ -72,11 +75,13 @@ def has_two_levels(values: Sequence[float], least: int = LEAST_STEPS) -> bool:
         return False
     ordered = sorted(values)
     fewest = max(2, math.ceil(MINORITY * count))
-    total, mean = statistics.pvariance(ordered) * count, statistics.fmean(ordered)
+    mean = statistics.fmean(ordered)
+    total = math.fsum((value - mean) ** 2 for value in ordered)
     if total == 0:
         return False
+    sums = list(itertools.accumulate(ordered))  # of all values up to each: long windows have many
     for cut in range(fewest, count - fewest + 1):
-        low, high = statistics.fmean(ordered[:cut]), statistics.fmean(ordered[cut:])
+        low, high = sums[cut - 1] / cut, (sums[-1] - sums[cut - 1]) / (count - cut)
         between = cut * (low - mean) ** 2 + (count - cut) * (high - mean) ** 2
         if between > SPLIT * total and high > (1 + APART) * low:
             return True

@@ -19,8 +19,8 @@ CAP = "bucket_cap_mb"
 DEFAULT = "torch's\ndefault"
 DEFAULT_CAP = 25.0
 """MiB: of torch's DistributedDataParallel where no cap is given, but for the first bucket."""
-LEAST = 3
-"""Sizes that make a sweep."""
+LEAST, MOST = 3, 24
+"""Sizes that make a sweep, and that one could read."""
 LINES = (COLOURS["ddp"], "#d55e00", "#009e73", "#cc79a7", *OTHERS)
 
 
@@ -82,7 +82,7 @@ def _place(row: Row) -> str:
 
 
 def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Noise) -> Any:
-    """Throughput over the size of the buckets; None where no sweep is among the rows.
+    """Throughput over the size of the buckets; None where no sweep that one could read is there.
 
     Args:
         rows: of settings.
@@ -95,6 +95,8 @@ def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Noise) -> 
         return None
     caps = {_place(row): _cap(row) for one in sweeps for row in one.rows}
     places = sorted(caps, key=lambda place: caps[place])
+    if len(places) > MOST:
+        return None
     figure, axes = new_figure(max(6.4, 1.6 + 0.75 * len(places)), 4.2)
     for number, one in enumerate(sweeps):
         shift = (number - (len(sweeps) - 1) / 2) * 0.5 / max(len(sweeps), 4)
