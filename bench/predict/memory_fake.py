@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.optim import optimizer as torch_optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
@@ -54,6 +55,8 @@ def _replacements(case: Case) -> Iterator[tuple[Any, str, Any]]:
     # A mesh is a tensor of ranks, whose numbers are read.
     yield DeviceMesh, "__init__", _on_real_tensors(DeviceMesh.__init__)
     yield DeviceMesh, "from_group", staticmethod(_on_real_tensors(DeviceMesh.from_group))
+    name = "_get_post_forward_mesh_info"  # cuts a mesh into parts
+    yield _fully_shard, name, _on_real_tensors(vars(_fully_shard)[name])
     # A scaler asks whether anything overflowed; a step that is skipped needs no less memory.
     yield torch.amp.GradScaler, "_maybe_opt_step", _step_anyway
     if case.device != "cpu":  # torch's own rule then chooses the optimizer's kernels as there

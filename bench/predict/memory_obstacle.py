@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bench.plan.case import Case
-from bench.plan.registry import find_strategy
+from bench.plan.registry import find_strategy, find_workload
+from workloads.base import Facts
 
 MOST_DRIVEN = 16
 """Devices of one process, which are all gone through."""
@@ -25,7 +28,14 @@ def obstacle(case: Case) -> str | None:
         return "SyncBatchNorm refuses modules of a CPU, on which this runs; predict without it"
     if case.options.get("cpu_offload"):
         return "with cpu_offload, tensors are on two devices, and only one is modelled"
+    if _facts(case).has_sparse_gradients:
+        return "torch's tracker cannot follow sparse gradients, which have no storage of their own"
     is_one = find_strategy(case.strategy).processes == "one"
     if is_one and case.world_size > MOST_DRIVEN:
         return f"one process drives all devices, and hardly more than {MOST_DRIVEN}"
     return None
+
+
+def _facts(case: Case) -> Facts:
+    workload = find_workload(case.workload)
+    return workload.facts(msgspec.convert(case.workload_options, workload.options))

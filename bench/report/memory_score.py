@@ -15,6 +15,8 @@ from bench.report.markup import escape
 BOUNDS: Mapping[str, float] = {"single": 0.01, "ddp": 0.01, "fsdp": 0.03}
 """Largest relative error that is promised of a strategy at its defaults."""
 MIB = 2**20
+APART = 0.995
+"""Least over most, below which devices are shown apart."""
 HEADS = ("model", "strategy", "devices", "settings", "measured, MiB", "predicted, MiB", "error")
 
 
@@ -82,13 +84,19 @@ def _table(rows: Sequence[ScoredMemory]) -> str:
             escape(row.case.label),
             str(row.case.world_size),
             _settings(row),
-            f"{max(row.measured_bytes) / MIB:.2f}",
+            _measured(row),
             f"{row.predicted_bytes / MIB:.2f}",
             f"{row.error:+.2%}",
         ]
         for row in rows
     ]
     return tabulate(body, HEADS, tablefmt="github", disable_numparse=True, colalign=alignment)
+
+
+def _measured(row: ScoredMemory) -> str:
+    """The device that held most; where others held clearly less, the least of them too."""
+    most, least = max(row.measured_bytes) / MIB, min(row.measured_bytes) / MIB
+    return f"{most:.2f}" if least > APART * most else f"{most:.2f} (least {least:.2f})"
 
 
 def _settings(row: ScoredMemory) -> str:

@@ -35,10 +35,10 @@ class Curious(nn.Module):
         return output
 
 
-def _problem(model: nn.Module, width: int) -> Problem:
+def _problem(model: nn.Module, width: int, samples: int) -> Problem:
     def batches(_: int | None, __: int) -> Any:
         while True:
-            yield Batch((torch.ones(1, width),), torch.zeros(1))
+            yield Batch((torch.ones(samples, width),), torch.zeros(samples))
 
     return Problem(
         model=model,
@@ -57,7 +57,7 @@ def _workload(name: str, make: Any, width: int) -> Workload:
         presets={"only": Preset(options=Options(), per_device_batch=1, summary="one")},
         optimizer="sgd",
         facts=lambda _: Facts(unit="sample"),
-        build=lambda _, build: _problem(make().to(build.dtype), width),
+        build=lambda _, build: _problem(make().to(build.dtype), width, build.per_device_batch),
     )
 
 
@@ -82,8 +82,12 @@ def wide(strategy: str, world_size: int, **changes: Any) -> Case:
 
 def stored() -> list[ScoredMemory]:
     """Rows of one small model; ``nox -s predict-memory`` is for all."""
-    rows = load_score(STORED).rows
-    return [row for row in rows if (row.case.workload, row.case.preset) == ("embedding", "tiny")]
+    wanted = ("embedding", "tiny", "sgd")
+    return [
+        row
+        for row in load_score(STORED).rows
+        if (row.case.workload, row.case.preset, row.case.optimizer) == wanted
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +111,7 @@ def found() -> dict[str, PredictedMemory]:
     cases |= {row.case.id: row.case for row in stored()}
     answers = ask(
         [
-            Question(case=case, limit_bytes=2**28 if name == "single" else None)
+            Question(case=case, limit_bytes=2**28 if name == "wide" else None)
             for name, case in cases.items()
         ]
     )
@@ -160,11 +164,13 @@ def test_an_accelerators_rules_are_used(found: dict[str, PredictedMemory]) -> No
 
 
 def test_the_largest_batch_is_between_two(found: dict[str, PredictedMemory]) -> None:
-    batch = found["single"].max_batch
+    batch = found["wide"].max_batch
     assert batch is not None
     assert batch.per_device_batch is not None
     assert batch.too_large is not None
-    assert 100 < batch.per_device_batch < batch.too_large <= 1.04 * batch.per_device_batch
+    # Of 256 MiB, weight and gradient leave half; a sample has 16 KiB of input, and of output.
+    assert 1000 < batch.per_device_batch < batch.too_large <= 8192
+    assert batch.too_large <= 1.04 * batch.per_device_batch
 
 
 def test_what_reads_its_data_is_answered_in_words(found: dict[str, PredictedMemory]) -> None:
@@ -182,6 +188,6 @@ def test_the_stored_score_is_of_this_model(found: dict[str, PredictedMemory]) ->
     if made_with != torch.__version__.partition("+")[0]:
         pytest.skip(f"the score was made with torch {made_with}")
     rows = stored()
-    assert len(rows) >= 6
+    assert len(rows) >= 3
     for row in rows:
         assert found[row.case.id].peak_bytes == row.predicted_bytes, "run nox -s predict-memory"

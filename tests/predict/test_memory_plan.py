@@ -50,4 +50,6 @@ def test_what_cannot_be_predicted_has_a_reason() -> None:
     assert obstacle(make_case()) is None
     assert "DeepSpeed" in (obstacle(make_case(strategy="deepspeed")) or "")
     assert "compile" in (obstacle(make_case(compile="default")) or "")
+    sparse = make_case(workload="embedding", workload_options={"sparse": True})
+    assert "sparse" in (obstacle(sparse) or "")
     assert "one process" in (obstacle(make_case(strategy="dp", world_size=64)) or "")
