@@ -9,6 +9,7 @@ import torch
 from bench.plan.registry import find_workload
 from bench.predict.buckets import assign, layout, limits
 from bench.records.store import read_records
+from bench.report.index import newest
 from workloads.base import Build
 
 MIB = 2**20
@@ -70,7 +71,9 @@ def test_recorded_layouts_of_a_transformer_are_predicted_to_the_byte() -> None:
     batch = next(problem.batches(0, 1))
     problem.loss(problem.model(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
     seen = 0
-    for record in read_records(RESULTS / "ddp-buckets"):
+    folder = newest("ddp-buckets", RESULTS)
+    assert folder is not None, "it is published"
+    for record in read_records(folder):
         known = record.communication and record.communication.bucket_bytes
         if known and record.case.workload == "transformer" and record.case.strategy == "ddp":
             found = layout(sizes, record.case.options)
