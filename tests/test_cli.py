@@ -120,7 +120,7 @@ def test_a_suite_becomes_records_a_table_and_a_report(tmp_path: Path) -> None:
     assert read_run(folder).ended_by == "complete"
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "weak scaling" in text.lower()
-    assert text.count("](charts/") == 6
+    assert text.count("](charts/") == 8
     assert "reference_implementation" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if "----" in line) <= 80
 
@@ -248,8 +248,7 @@ def test_failures_and_failed_proofs_are_exit_code_1(here: Here, tmp_path: Path) 
     assert by_label["tests.fakes:RAISE"].status == "failed"
     reason = by_label["tests.fakes:RAISE"].reason
     assert reason is not None
-    assert reason.startswith("rank 1 of 2, in warm-up: misbehaviour.py, line ")
-    assert ": ValueError: deliberate" in reason
+    assert reason.startswith("rank 1 of 2, in warm-up: ValueError: deliberate")
     assert "\x1b" not in (tmp_path / "out" / "records.jsonl").read_text()
     assert by_label["ddp"].status == "ok"
     proofs = {r.case.label: r.parity for r in records if r.parity is not None}

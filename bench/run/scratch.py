@@ -24,24 +24,38 @@ SOCKET_BYTES = 107 - len("/listener-12345678")
 """Most that the path of a folder may take in which multiprocessing makes its sockets: unix(7)."""
 
 
+SHORT = Path("/tmp")  # noqa: S108 - a folder of our own is made in it
+"""Where sockets go if the folder of temporary files has too long a path."""
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A new folder, where all temporary files of this process go meanwhile; removed at the end."""
-    remove_abandoned(Path(tempfile.gettempdir()))
     before = tempfile.tempdir
-    folder = Path(tempfile.mkdtemp(prefix=f"bench-{os.getpid()}-"))
     config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     sockets = config.get("tempdir")
-    with _owned(folder):
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_private(Path(tempfile.gettempdir())))
+        is_short = len(os.fsencode(folder)) <= SOCKET_BYTES or not os.access(SHORT, os.W_OK)
+        own = folder if is_short else stack.enter_context(_private(SHORT))
         # torch's launcher leaves files behind where processes failed, and multiprocessing a folder
         # of sockets where its parent was killed.
-        tempfile.tempdir = str(folder)
-        if len(os.fsencode(folder)) <= SOCKET_BYTES:
-            config["tempdir"] = str(folder)
+        tempfile.tempdir, config["tempdir"] = str(folder), str(own)
         try:
             yield folder
         finally:
             tempfile.tempdir, config["tempdir"] = before, sockets
+
+
+@contextlib.contextmanager
+def _private(parent: Path) -> Iterator[Path]:
+    """A folder of our own; what killed runs have left beside it goes, too."""
+    remove_abandoned(parent)
+    folder = Path(tempfile.mkdtemp(prefix=f"bench-{os.getpid()}-", dir=parent))
+    with _owned(folder):
+        try:
+            yield folder
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,14 +7,22 @@ import pytest
 
 from bench.api.result import Comparison
 from bench.errors import BenchError
+from bench.report.index import newest
 from bench.report.page import load
 
-QUICK = Path(__file__).parents[2] / "results" / "quick"
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def quick() -> Path:
+    """The published run of that suite."""
+    found = newest("quick", RESULTS)
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    run, records, rows = load(QUICK)
+    run, records, rows = load(quick())
     own = [row for row in rows if row.case.workload == "resnet152"]
     return Comparison(run=run, records=tuple(records), rows=tuple(own))
 
@@ -51,7 +59,7 @@ def test_a_comparison_shows_itself(found: Comparison) -> None:
     text, page = str(found), found._repr_html_()
     assert "resnet152, preset cpu" in text
     assert "<table>" in page
-    assert "<sup>[1]</sup>" in page or "<sup>1</sup>" in page
+    assert "<sup><a href=" in page
     assert page.count("<tr>") == 1 + len(found.rows)
     assert "6 cases" in repr(found)
 

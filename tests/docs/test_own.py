@@ -19,6 +19,7 @@ from bench.api.result import Comparison
 from bench.cli import run_command_line
 from bench.contract import Finding
 from bench.plan import own
+from bench.report.index import newest
 from bench.report.page import load
 from tests.fakes import TWO_CORES
 
@@ -135,14 +136,16 @@ def test_the_script_measures(folder: Path) -> None:
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("vit.py:vit, preset default") == 1
+    assert done.stdout.count("vit.py:vit, preset default: weak scaling") == 1
     assert re.search(r"^ +2 +ddp .* exact$", done.stdout, re.MULTILINE), done.stdout
     assert "Estimate(value=" in done.stdout
 
 
 @pytest.fixture
 def recorded() -> Comparison:
-    run, records, rows = load(ROOT / "results" / "quick")
+    published = newest("quick", ROOT / "results")
+    assert published is not None
+    run, records, rows = load(published)
     own = [row for row in rows if row.case.workload == "transformer"]
     return Comparison(run=run, records=tuple(records), rows=tuple(own))
 

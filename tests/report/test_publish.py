@@ -84,7 +84,7 @@ def test_a_run_that_was_interrupted_is_not_published(tmp_path: Path) -> None:
 
 def test_a_published_folder_takes_no_further_run(tmp_path: Path) -> None:
     target = publish.publish(make_folder(tmp_path / "run"), tmp_path / "results")
-    with pytest.raises(OutputError, match="holds published results"):
+    with pytest.raises(OutputError, match="holds results already, compressed ones"):
         Store(target, resume=True)
 
 
@@ -93,10 +93,11 @@ def test_records_that_are_cut_short_are_read_as_far_as_they_go(tmp_path: Path) -
     path = target / "records.jsonl.gz"
     whole = gzip.decompress(path.read_bytes())
     path.write_bytes(gzip.compress(whole[:-20]))
-    assert len(read_records(target)) == whole.count(b"\n") - 1
+    with pytest.warns(UserWarning, match=r"records\.jsonl\.gz:\d+: left out, cut short"):
+        assert len(read_records(target)) == whole.count(b"\n") - 1
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(BenchError, match=r"records\.jsonl\.gz: cannot be read: "):
-        read_records(target)
+    with pytest.warns(UserWarning, match=r"records\.jsonl\.gz: cut short or damaged"):
+        assert len(read_records(target)) < whole.count(b"\n")
 
 
 def test_names_and_paths_are_taken_out_unless_they_are_to_be_kept(

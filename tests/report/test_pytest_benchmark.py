@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from bench.report.index import newest
 from bench.report.page import load
 from bench.report.pytest_benchmark import document, stats
 
-QUICK = Path(__file__).parents[2] / "results" / "quick"
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def quick() -> Path:
+    """The published run of that suite."""
+    found = newest("quick", RESULTS)
+    assert found is not None
+    return found
 
 
 def test_figures_of_three_launches() -> None:
@@ -29,7 +37,7 @@ def test_one_launch_has_no_scatter() -> None:
 
 
 def test_a_benchmark_is_a_row_and_its_rounds_are_launches() -> None:
-    info, _, rows = load(QUICK)
+    info, _, rows = load(quick())
     made = document([("tests/test_x.py::test_y", info, rows)])
     (row,) = (row for row in rows if row.case.label == "dp" and row.case.workload == "resnet152")
     (one,) = (b for b in made["benchmarks"] if b["extra_info"]["case"] == row.case.id)
@@ -45,7 +53,7 @@ def test_pytest_benchmark_itself_reads_it(tmp_path: Path) -> None:
     program = shutil.which("pytest-benchmark", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip("pytest-benchmark is not installed")
-    info, _, rows = load(QUICK)
+    info, _, rows = load(quick())
     for name in ("before", "after"):
         (tmp_path / f"{name}.json").write_text(json.dumps(document([("", info, rows)])))
     done = subprocess.run(
