@@ -73,15 +73,16 @@ def _rows(folders: list[Path], form: Format) -> Any:
     """
     from bench.records.collectives import holds_collectives
     from bench.report.collectives import load_collectives
-    from bench.report.export import as_csv, flat, pytest_benchmark
+    from bench.report.export import as_csv, flat
     from bench.report.page import load
+    from bench.report.pytest_benchmark import document
 
     of_comm = [folder for folder in folders if holds_collectives(folder)]
     if form == "pytest-benchmark":
         if len(folders) > 1 or of_comm:
             raise BenchError("--format pytest-benchmark takes one run of a suite: a file each")
         info, _records, rows = load(folders[0])
-        return pytest_benchmark(info, rows)
+        return document([("", info, rows)])
     if of_comm and len(of_comm) < len(folders):
         raise BenchError(f"{of_comm[0]}: holds collectives, which have other columns than cases")
     if of_comm:

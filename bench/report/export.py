@@ -1,26 +1,20 @@
-"""Rows for other programs: as CSV, as JSON, and as pytest-benchmark writes its results."""
+"""Rows for other programs: plain values under the names of a record, and CSV of them."""
 
 from __future__ import annotations
 
 import csv
 import io
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from bench.analyze.rows import PEAKS, Comparison, Row
 from bench.analyze.stats import Estimate
-from bench.records.record import RunInfo
 from bench.report.notes import parity_of
-from bench.report.summary import device_names
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of one: text may not carry it there."""
-FENCE = 1.5
-"""Interquartile ranges beyond a quartile, outside of which a value is far off (J. W. Tukey,
-Exploratory Data Analysis, 1977), as pytest-benchmark counts."""
 
 
 class Flat(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,78 +163,3 @@ def _cell(value: object) -> object:
         return "" if value is None else value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return f"'{text}" if text.startswith(FORMULA) else text
-
-
-def pytest_benchmark(info: RunInfo, rows: Iterable[Row]) -> dict[str, Any]:
-    """A run as pytest-benchmark writes its own: ``pytest-benchmark compare`` reads it.
-
-    A round is a launch, and its time that of one optimizer step. Rows without a figure, or whose
-    proof failed, have no place in it.
-    """
-    kept = [row for row in rows if row.launches and not row.is_proved_wrong]
-    environment = info.environment
-    return {
-        "machine_info": {
-            "node": "",
-            "machine": environment.get("system"),
-            "python_version": info.versions.get("python"),
-            "cpu": {"brand_raw": environment.get("cpu"), "count": _count(environment.get("cores"))},
-            "devices": device_names(info),
-            "versions": info.versions,
-        },
-        "commit_info": {"id": environment.get("commit") or "unversioned", "dirty": None},
-        "benchmarks": [_benchmark(row) for row in kept],
-        "datetime": info.started_at,
-        "version": "parallel-bench",
-    }
-
-
-def _count(found: object) -> int | None:
-    return len(found) if isinstance(found, list) else None
-
-
-def _benchmark(row: Row) -> dict[str, Any]:
-    case = row.case
-    step_s = [case.global_batch / launch.figure for launch in row.launches]
-    return {
-        "group": f"{case.workload} {case.preset}, {case.scaling} scaling, {case.device}",
-        "name": case.id,
-        "fullname": case.id,
-        "params": None,
-        "param": None,
-        "extra_info": msgspec.to_builtins(flat("", row)),
-        "options": {"timer": "bench", "warmup": True},
-        "stats": _stats(step_s),
-    }
-
-
-def _stats(values: Sequence[float]) -> dict[str, Any]:
-    """As pytest-benchmark has them; quartiles interpolate between the nearest values."""
-    ordered, mean = sorted(values), statistics.fmean(values)
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    quartiles = statistics.quantiles(ordered, n=4, method="inclusive") if spread else ordered[:1]
-    q1, q3 = quartiles[0], quartiles[-1]
-    low, high = q1 - FENCE * (q3 - q1), q3 + FENCE * (q3 - q1)
-    near = [value for value in ordered if low <= value <= high]
-    odd = sum(abs(value - mean) > spread for value in values)
-    far = len(values) - len(near)
-    return {
-        "min": ordered[0],
-        "max": ordered[-1],
-        "mean": mean,
-        "stddev": spread,
-        "rounds": len(values),
-        "median": statistics.median(values),
-        "iqr": q3 - q1,
-        "q1": q1,
-        "q3": q3,
-        "iqr_outliers": far,
-        "stddev_outliers": odd,
-        "outliers": f"{odd};{far}",
-        "ld15iqr": near[0],
-        "hd15iqr": near[-1],
-        "ops": 1 / mean,
-        "total": sum(values),
-        "data": list(values),
-        "iterations": 1,
-    }

@@ -1,22 +1,27 @@
 """Rows in the JSON of pytest-benchmark, which its ``compare``, and what is built on it, reads.
 
 A benchmark is a row, one of its rounds a launch, and the time of a round that of an optimizer step
-there, on all devices together. Rows without a figure have no place in that format.
+there, on all devices together. Rows without a figure, or whose proof failed, have no place in it.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from bench.analyze.rows import Row
 from bench.records.record import RunInfo
+from bench.report.export import flat
+from bench.report.summary import device_names
 
 VERSION = "5.0.0"
 """Of pytest-benchmark, whose format this is."""
 FENCE = 1.5
-"""Interquartile ranges beyond which a round counts as an outlier: Tukey's."""
+"""Interquartile ranges beyond a quartile, outside of which a value is far off (J. W. Tukey,
+Exploratory Data Analysis, 1977), as pytest-benchmark counts."""
 
 
 def document(parts: Iterable[tuple[str, RunInfo, Sequence[Row]]]) -> dict[str, Any]:
@@ -33,22 +38,33 @@ def document(parts: Iterable[tuple[str, RunInfo, Sequence[Row]]]) -> dict[str, A
         raise ValueError("nothing was measured")
     _, first, _ = found[0]
     return {
-        "machine_info": _machine(first.environment),
-        "commit_info": {"id": "unknown", "time": None, "dirty": False, "branch": "unknown"},
+        "machine_info": _machine(first),
+        "commit_info": {"id": first.environment.get("commit") or "unversioned", "dirty": None},
         "benchmarks": [
-            benchmark(row, prefix) for prefix, _, rows in found for row in rows if row.launches
+            benchmark(row, prefix)
+            for prefix, _, rows in found
+            for row in rows
+            if row.launches and not row.is_proved_wrong
         ],
         "datetime": first.started_at,
         "version": VERSION,
     }
 
 
-def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's environment says, flat: pytest-benchmark shows where two machines differ."""
+def _machine(info: RunInfo) -> dict[str, Any]:
+    """What pytest-benchmark shows where two machines differ."""
+    environment = info.environment
+    cores = environment.get("cores")
     return {
-        name: value
-        for name, value in environment.items()
-        if isinstance(value, str | int | float | bool)
+        "node": "",
+        "machine": environment.get("system"),
+        "python_version": info.versions.get("python"),
+        "cpu": {
+            "brand_raw": environment.get("cpu"),
+            "count": len(cores) if isinstance(cores, list) else None,
+        },
+        "devices": device_names(info),
+        "versions": info.versions,
     }
 
 
@@ -60,22 +76,15 @@ def benchmark(row: Row, prefix: str) -> dict[str, Any]:
         prefix: of its full name, such as a test's.
     """
     case = row.case
-    name = f"{case.workload}:{case.preset} {case.label} x{case.world_size}"
     step_s = [case.global_batch / one.figure for one in row.launches]
     return {
-        "group": f"{case.workload}:{case.preset}",
-        "name": name,
-        "fullname": f"{prefix}::{name}" if prefix else name,
+        "group": f"{case.workload}:{case.preset}, {case.scaling} scaling, {case.device}",
+        "name": case.id,
+        "fullname": f"{prefix}::{case.id}" if prefix else case.id,
         "params": None,
         "param": None,
-        "extra_info": {
-            "case": case.id,
-            "samples_per_s": row.samples_per_s.value if row.samples_per_s else None,
-            "speedup": row.speedup.ratio.value if row.speedup.ratio else None,
-            "parity": row.parity.verdict if row.parity else None,
-            "flags": row.flags,
-        },
-        "options": {},
+        "extra_info": msgspec.to_builtins(flat("", row)),
+        "options": {"timer": "bench", "warmup": True},
         "stats": stats(step_s),
     }
 

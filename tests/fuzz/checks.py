@@ -27,13 +27,14 @@ from bench.report import comparison, recommendation
 from bench.report.charts import write_charts
 from bench.report.comparison_data import as_data
 from bench.report.document import Document
-from bench.report.export import as_csv, flat, pytest_benchmark
+from bench.report.export import as_csv, flat
 from bench.report.html import html_of
 from bench.report.index import machine as where
 from bench.report.markdown import markdown_of, parts_of
 from bench.report.markup import escape
 from bench.report.page import CHARTS, document, load, plain
 from bench.report.published import beside_rows
+from bench.report.pytest_benchmark import document as benchmarks
 from bench.report.tables import tables_of
 from tests.fuzz import results
 from tests.fuzz.guard import guarded
@@ -202,7 +203,7 @@ def _check_others(info: RunInfo, rows: Sequence[Row]) -> None:
         assert alive is None, alive
     msgspec.json.encode(recommendation.as_data(info, answers, 1.2))
     as_csv([flat("x", row) for row in rows])
-    msgspec.json.encode(pytest_benchmark(info, rows))
+    msgspec.json.encode(benchmarks([("", info, rows)]))
 
 
 def _check_text(text: str) -> None:

@@ -7,9 +7,15 @@ import msgspec
 import pytest
 
 from bench.errors import BenchError, OutputError
-from bench.records.collectives import COLLECTIVES, Collective, iterate_collectives
-from bench.records.store import RUN, Store, read_records, read_run
-from bench.report import publish
+from bench.records.collectives import (
+    COLLECTIVES,
+    Collective,
+    holds_collectives,
+    iterate_collectives,
+)
+from bench.records.store import RECORDS, RUN, Store, read_records, read_run
+from bench.report import collectives, publish
+from bench.report.document import Document
 from bench.report.index import (
     BEGIN,
     END,
@@ -22,7 +28,8 @@ from bench.report.index import (
     insert,
     newest,
 )
-from bench.report.page import document, load, markdown
+from bench.report.markdown import markdown_of
+from bench.report.page import CHARTS, document, load
 from bench.report.tables import tables_of
 from tests.report.test_page import make_folder, make_info
 from tests.test_architecture import ROOT
@@ -194,23 +201,29 @@ def test_what_is_made_from_the_published_results_is_up_to_date(
     assert index() == (RESULTS / "README.md").read_text(encoding="utf-8"), AGAIN
     for folder in folders():
         assert folder.name == publish.name_of(read_run(folder)), AGAIN
+        rows = COLLECTIVES if holds_collectives(folder) else RECORDS
         assert {path.name for path in folder.iterdir()} == {
-            "charts", "records.jsonl.gz", "report.html", "report.md", "run.json",
+            "charts", f"{rows}.gz", "report.html", "report.md", "run.json",
         }, AGAIN  # fmt: skip
+
+
+def page_of(folder: Path) -> Document:
+    if holds_collectives(folder):
+        return collectives.document(*collectives.load_collectives(folder))
+    info, records, rows = load(folder)
+    return document(info, records, tables_of(rows))
 
 
 @pytest.mark.parametrize("folder", folders(ROOT / RESULTS), ids=lambda folder: folder.name)
 def test_published_pages_are_up_to_date_but_for_their_pictures(folder: Path) -> None:
-    info, records, rows = load(folder)
-    tables = tables_of(rows)
+    made = page_of(folder)
 
     def text(page: str) -> list[str]:
         return [line for line in page.splitlines() if line and not line.startswith("![")]
 
     page = (folder / "report.md").read_text(encoding="utf-8")
-    assert text(markdown(info, records, tables)) == text(page), AGAIN
-    title = document(info, records, tables).title
-    assert f"<h1>{title}</h1>" in (folder / "report.html").read_text(encoding="utf-8")
+    assert text(markdown_of(made, CHARTS)) == text(page), AGAIN
+    assert f"<h1>{made.title}</h1>" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_every_picture_and_page_that_is_named_is_there() -> None:
