@@ -40,6 +40,10 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 CONSTANTS = {"true": True, "false": False, "null": None, "none": "none"}
 
 
+DIGITS = "decimal literal"
+"""What Python says of a word that begins with a digit, whatever else."""
+
+
 def compile_filter(expression: str, known: Known | None = None) -> Callable[[Case], bool]:
     """Turn an expression into a test of one case.
 
@@ -59,9 +63,12 @@ def compile_filter(expression: str, known: Known | None = None) -> Callable[[Cas
         test = _test(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
+        quotes = (
+            ", or link == '1gbit' with quotes around such a word" if DIGITS in str(reason) else ""
+        )
         raise FilterError(
             f"filter '{one_line(expression, limit=200)}' cannot be read: {reason}; write it like: "
-            "strategy == ddp and world_size <= 2"
+            f"strategy == ddp and world_size <= 2{quotes}"
         ) from error
     for node in ast.walk(tree):
         match node:

@@ -44,6 +44,7 @@ def test_expressions(expression: str, expected: bool) -> None:
     [
         ("", "cannot be read"),
         ("strategy ==", "cannot be read"),
+        ("link == 1gbit", "with quotes around such a word"),
         ("strategy", "compares nothing"),
         ("strategy == ddp or fsdp", "'fsdp' compares nothing; write it like"),
         ("not strategy", "compares nothing"),
