@@ -87,14 +87,18 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
     ]
     names = _present([{k: max(v) for k, v in one.by_category.items() if v} for one in found])
     for panel, title, timeline in zip(panels.flat, titles, found, strict=False):
-        heights = [
-            [value / GIB for value in timeline.by_category.get(name, [0] * len(timeline.at_s))]
+        # An empty layer would be as much of the file as a full one; the first panel has the legend.
+        layers = {
+            name: [
+                value / GIB for value in timeline.by_category.get(name, [0] * len(timeline.at_s))
+            ]
             for name in names
-        ]
+            if panel is panels.flat[0] or any(timeline.by_category.get(name, ()))
+        }
         panel.stackplot(
-            [at * 1e3 for at in timeline.at_s], *heights, step="post",
-            colors=[CATEGORIES.get(name, "#000000") for name in names],
-            labels=[name.replace("_", " ") for name in names], linewidth=0,
+            [at * 1e3 for at in timeline.at_s], *layers.values(), step="post",
+            colors=[CATEGORIES.get(name, "#000000") for name in layers],
+            labels=[name.replace("_", " ") for name in layers], linewidth=0,
         )  # fmt: skip
         panel.set_title(title, fontsize=8, loc="left")
         panel.margins(x=0)

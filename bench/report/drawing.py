@@ -54,6 +54,8 @@ LEGEND_LABEL = 52
 """Characters of a line."""
 TOLD = "told: "
 TELLING = re.compile(rf'<g id="{TOLD}([^"]*)">')
+PATH = re.compile(r' d="[^"]*"')
+DECIMALS = re.compile(r"(\.\d\d)\d+")
 LEGEND_ROW = 0.19
 """Inches."""
 
@@ -151,8 +153,14 @@ def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
         buffer = io.BytesIO()
         figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=known)
         contents[target] = buffer.getvalue()
-    contents[chart.svg] = _with_hovers(contents[chart.svg].decode()).encode()
+    drawing = PATH.sub(_shortened, contents[chart.svg].decode())
+    contents[chart.svg] = _with_hovers(drawing).encode()
     return contents
+
+
+def _shortened(path: re.Match[str]) -> str:
+    """A path cut to hundredths of a point: matplotlib writes millionths, which nobody sees."""
+    return DECIMALS.sub(r"\1", path[0])
 
 
 def tell(artist: Any, text: str) -> None:
