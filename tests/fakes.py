@@ -142,6 +142,9 @@ class FakeSession:
     def full_gradients(self) -> Iterator[tuple[str, Tensor]]:
         yield "weight", torch.zeros(1)
 
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
     def bucket_bytes(self) -> list[int] | None:
         return None
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bench.measure.parity import Comparison, Reference, Tensors, compare_gradients, dense, norm
+from bench.measure.parity import Comparison, compare_gradients
+from bench.measure.reference import Reference, Tensors, dense, norm
 
 LENGTH_TOLERANCE = 0.1
 """Of the length of a compressed gradient: what rounds keeps it nearly, what projects shortens it

@@ -1,4 +1,7 @@
-"""The parity pass, and the reference that it compares with: see ``bench.measure.parity``."""
+"""The parity pass, and the reference that it compares with.
+
+See ``bench.measure.parity`` and ``bench.measure.reference``.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,19 @@ from torch import Tensor, distributed
 
 from bench.measure import deviation, parity
 from bench.measure.parity import Comparison
+from bench.measure.reference import (
+    Reference,
+    accumulate,
+    copy_gradients,
+    load_reference,
+    reordering_spread,
+    rounding_spread,
+    save_reference,
+    scaled_reference,
+    step_batches,
+    take_step,
+    train_reference,
+)
 from bench.run.rank import Rank
 from bench.run.verdict import Shown, verdict
 from bench.strategies.base import Session, autocast
@@ -28,9 +44,9 @@ CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def prove(rank: Rank) -> Session:
-    """The parity pass: fp64 over several steps, then the first gradient in the case's precision."""
+    """The parity pass: fp64 over several steps, then the first one in the case's precision."""
     assert rank.assignment.reference is not None
-    reference = parity.load_reference(Path(rank.assignment.reference))
+    reference = load_reference(Path(rank.assignment.reference))
     rank.note(phase="parity in fp64")
     session, shown = _prove_exact(rank, reference)
     session.close()
@@ -45,7 +61,7 @@ def prove(rank: Rank) -> Session:
     return session
 
 
-def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, Shown]:
+def _prove_exact(rank: Rank, reference: Reference) -> tuple[Session, Shown]:
     problem = rank.problem_for_proof(dtype=torch.float64)
     session = rank.session(problem, exact=True)
     batches = rank.batches(problem)
@@ -66,13 +82,15 @@ def _prove_exact(rank: Rank, reference: parity.Reference) -> tuple[Session, Show
             shown.divergence[step + 1] = _divergence(session)
     if exactness.kind == "exact":
         shown.final = parity.compare_final(session.full_parameters(), reference)
+        if rank.rank == 0 and reference.buffers:
+            shown.buffers = parity.compare_buffers(session.named_buffers(), reference)
     else:
         shown.way = deviation.of_way(session.full_parameters(), reference)
     return session, shown
 
 
-def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, list[Comparison]]:
-    """The first gradient, and that a strategy that settles later still has numbers then."""
+def _prove_native(rank: Rank, reference: Reference) -> tuple[Session, list[Comparison]]:
+    """The first gradient and step, and that a strategy that settles later has numbers then too."""
     problem = rank.problem_for_proof()
     session = rank.session(problem, initial_scale=reference.scale)
     batches = rank.batches(problem)
@@ -85,12 +103,42 @@ def _prove_native(rank: Rank, reference: parity.Reference) -> tuple[Session, lis
         is_compiled=rank.compilation is not None,
         by_design=0.0 if settle_steps else rank.exactness.gradient_error,
     )
-    if not settle_steps:
+    if rank.exactness.kind == "local" and not settle_steps:  # it averages parameters instead
         return session, [first]
-    for _ in range(settle_steps):
-        session.optimizer_step()
+    compared = [first, *_prove_step(rank, session)]
+    for step in range(settle_steps):
+        if step > 0:
+            session.optimizer_step()
         _accumulate(rank, session, batches)
-    return session, [first, deviation.find_odd_numbers(session.full_gradients())]
+    if settle_steps:
+        compared.append(deviation.find_odd_numbers(session.full_gradients()))
+    return session, compared
+
+
+def _prove_step(rank: Rank, session: Session) -> Iterator[Comparison]:
+    """Take an optimizer step: the one that a plain optimizer takes, and the same on all ranks."""
+    if rank.rank == 0:
+        plain = rank.problem_for_proof(plain=True)
+        parameters = dict(plain.model.named_parameters())
+        rounding = max(torch.finfo(one.dtype).eps for one in parameters.values())
+        before = {name: one.detach().cpu().clone() for name, one in parameters.items()}
+        expected = take_step(plain, session.full_gradients())
+        session.optimizer_step()
+        yield parity.compare_step(session.full_parameters(), before, expected, rounding=rounding)
+    else:
+        _follow(session.full_gradients())
+        session.optimizer_step()
+        _follow(session.full_parameters())
+    if rank.processes > 1:
+        yield Comparison(
+            error=_divergence(session), tolerance=0.0, where="difference between ranks after a step"
+        )
+
+
+def _follow(tensors: Iterator[tuple[str, Tensor]]) -> None:
+    """Take part in what gathers them, and keep none."""
+    for _ in tensors:
+        pass
 
 
 def _rounding(rank: Rank) -> float:
@@ -152,8 +200,8 @@ def make_reference(rank: Rank) -> None:
     case = rank.case
     assert rank.assignment.reference is not None
 
-    def step_batches(problem: Problem) -> Iterator[list[Batch]]:
-        return parity.step_batches(
+    def batches_of(problem: Problem) -> Iterator[list[Batch]]:
+        return step_batches(
             problem,
             shards=case.world_size,
             accumulation_steps=case.accumulation_steps,
@@ -166,28 +214,29 @@ def make_reference(rank: Rank) -> None:
         return autocast(rank.context()) if narrow is None else contextlib.nullcontext()
 
     problem = rank.problem_for_proof(dtype=torch.float64, plain=True)
-    trained = parity.train_reference(
+    trained = train_reference(
         problem,
-        step_batches(problem),
+        batches_of(problem),
         rank.rhythm.proof_steps,
         settle_steps=rank.rhythm.settle_steps,
+        accumulation_steps=case.accumulation_steps,
     )
     problem = rank.problem_for_proof(plain=True)
     if narrow is not None:
         problem = _cast(problem, CASTS[narrow])
-    batches = next(step_batches(problem))
+    batches = next(batches_of(problem))
     scale = whole_scale = 1.0
     if case.precision == "fp16-amp":
         ranks = len(batches) // case.accumulation_steps
-        scale, native, spread = parity.scaled_reference(
+        scale, native, spread = scaled_reference(
             problem, batches, ranks=ranks, seed=case.seed, region=region
         )
         whole_scale = scale * ranks
     else:
-        parity.accumulate(problem, batches, region)
-        native = parity.copy_gradients(problem.model.named_parameters())
-        spread = parity.reordering_spread(problem, batches, native, seed=case.seed, region=region)
-    rounded = parity.rounding_spread(
+        accumulate(problem, batches, region)
+        native = copy_gradients(problem.model.named_parameters())
+        spread = reordering_spread(problem, batches, native, seed=case.seed, region=region)
+    rounded = rounding_spread(
         problem,
         batches,
         native,
@@ -196,9 +245,9 @@ def make_reference(rank: Rank) -> None:
         region=region,
         scale=whole_scale,
     )
-    parity.save_reference(
+    save_reference(
         Path(rank.assignment.reference),
-        parity.Reference(
+        Reference(
             scale=scale,
             losses=trained.losses,
             first=trained.first,
@@ -208,5 +257,7 @@ def make_reference(rank: Rank) -> None:
             spread=spread,
             rounding_spread=rounded,
             settled=trained.settled,
+            buffers=trained.buffers,
+            buffers_moved=trained.buffers_moved,
         ),
     )

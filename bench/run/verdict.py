@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from bench.measure import parity
 from bench.measure.deviation import LOSS_TOLERANCE, Deviation
 from bench.measure.parity import Comparison
+from bench.measure.reference import Reference
 from bench.records.record import Parity, Verdict
 from bench.run.rank import Rank, proof_size
 from bench.strategies.nature import Exactness, Rhythm
@@ -32,6 +33,9 @@ class Shown:
     """The first gradient of a lossy strategy's own kind; None for others."""
     final: Comparison | None = None
     """The last parameters; None where they are inexact by design."""
+    buffers: Comparison | None = None
+    """Those of the first rank after the last step; None on the others, where there are none, and
+    where parameters are inexact by design."""
     way: Deviation | None = None
     """Likewise; None where they are exact."""
     divergence: dict[int, float] = field(default_factory=dict)
@@ -43,15 +47,13 @@ class Shown:
         return list(self.divergence.values())[-1] if self.divergence else 0.0
 
 
-def verdict(
-    rank: Rank, shown: Shown, native: list[Comparison], reference: parity.Reference
-) -> Parity:
+def verdict(rank: Rank, shown: Shown, native: list[Comparison], reference: Reference) -> Parity:
     """Put together what fp64 and the case's own precision showed.
 
     Args:
         rank: whose view this is.
         shown: in fp64.
-        native: in the case's own precision, the first gradient first.
+        native: in the case's own precision: the first gradient, the step with it, and more.
         reference: that was compared with.
     """
     exactness, rhythm, precision = rank.exactness, rank.rhythm, rank.case.precision
@@ -62,7 +64,7 @@ def verdict(
         after = slice(exact_steps + 1, None)
         allowed = LOSS_TOLERANCE + _swing(reference.losses)
         later = parity.compare_losses(shown.losses, reference, after, tolerance=allowed)
-    compared = [same, shown.final, later, *_deviations(shown)]
+    compared = [same, shown.final, shown.buffers, later, *_deviations(shown)]
     problems = [f"fp64: {one}" for one in compared if one is not None and not one.passed]
     problems += [f"fp64: {one}" for one in apart(shown, exactness, rhythm)]
     if shown.compressed is not None and shown.compressed.error < COMPRESSED:
@@ -92,7 +94,7 @@ def verdict(
     )
 
 
-def _same(shown: Shown, reference: parity.Reference, exact_steps: int | None) -> Comparison:
+def _same(shown: Shown, reference: Reference, exact_steps: int | None) -> Comparison:
     """The worst of what is the same on one device: all, or what the exact steps have left."""
     steps = slice(None if exact_steps is None else exact_steps + 1)
     losses = parity.compare_losses(shown.losses, reference, steps)

@@ -39,7 +39,7 @@ Mark = Callable[[str], None]
 piece of one, such as ``forward.broadcast``, which counts as part of it too."""
 
 Reference = Literal["micro_batches", "whole_batch", "none"]
-"""What one device must do to train the same model: see ``bench.measure.parity``."""
+"""What one device must do to train the same model: see ``bench.measure.reference``."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +117,9 @@ class Session(Protocol):
         Of the loss itself, whatever scale backward was given. Valid between the last micro-step and
         the optimizer step. A tied weight appears once.
         """
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Name, as in the model alone, and value of every buffer that this process has."""
 
     def bucket_bytes(self) -> list[int] | None:
         """Sizes of what is communicated at once, None for a strategy without such units.
@@ -338,6 +341,10 @@ class ModuleSession:
         for name, parameter in self.problem.model.named_parameters():
             if parameter.grad is not None:
                 yield name, self.whole(parameter.grad)
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        yield from self.problem.model.named_buffers()
 
     def bucket_bytes(self) -> list[int] | None:
         """See ``Session``."""

@@ -257,6 +257,10 @@ class DeepSpeedSession:
             if gradient is not None:
                 yield name, gradient
 
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        yield from self.problem.model.named_buffers()
+
     def bucket_bytes(self) -> list[int] | None:
         """See ``Session``: DeepSpeed does not tell how it has filled its buckets."""
         return None

@@ -130,6 +130,10 @@ def _arguments(context: Context) -> dict[str, Any]:
     return arguments
 
 
+WRAPPED = "_fsdp_wrapped_module."
+"""What a wrapper adds to the names of all that is within it."""
+
+
 @dataclass(kw_only=True)
 class FSDP1Session(ModuleSession):
     """Session of a model whose parameters are views of flat shards."""
@@ -163,6 +167,11 @@ class FSDP1Session(ModuleSession):
         for name, parameter in self._whole(grads=True):
             if parameter.grad is not None:
                 yield name, parameter.grad.clone()
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """See ``Session``."""
+        for name, buffer in super().named_buffers():
+            yield name.replace(WRAPPED, ""), buffer
 
     def close(self) -> None:
         """See ``Session``: every wrapper holds the group."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.measure import deviation
-from bench.measure.parity import Reference, Tensors
+from bench.measure.reference import Reference, Tensors
 from bench.run.verdict import Shown, apart
 from bench.strategies.nature import Exactness, Rhythm
 

@@ -1,91 +1,27 @@
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from bench.measure.parity import (
-    STEPS,
     Comparison,
-    Reference,
-    accumulate,
+    compare_buffers,
     compare_final,
     compare_first,
     compare_losses,
     compare_native,
-    copy_gradients,
+    compare_step,
     digest,
-    load_reference,
-    reordering_spread,
-    rounding_spread,
-    save_reference,
-    scaled_reference,
-    step_batches,
-    train_reference,
 )
-from bench.plan.registry import find_workload
-from workloads.base import Batch, Build, Problem
-
-FLOAT32 = torch.finfo(torch.float32).eps
-
-
-def make_problem(dtype: torch.dtype = torch.float32, batch: int = 4) -> Problem:
-    workload = find_workload("transformer")
-    build = Build(
-        device=torch.device("cpu"), dtype=dtype, seed=0, per_device_batch=batch, optimizer="adamw"
-    )
-    return workload.build(workload.presets["tiny"].options, build)
-
-
-def make_reference(shards: int = 2) -> Reference:
-    exact = make_problem(torch.float64)
-
-    def batches(problem: Problem) -> Iterator[list[Batch]]:
-        return step_batches(problem, shards=shards, accumulation_steps=1, whole=False)
-
-    trained = train_reference(exact, batches(exact), STEPS)
-    native = make_problem()
-    step = next(batches(native))
-    accumulate(native, step)
-    gradients = copy_gradients(native.model.named_parameters())
-    spread = reordering_spread(native, step, gradients, seed=0)
-    return Reference(
-        losses=trained.losses,
-        first=trained.first,
-        final=trained.final,
-        moved=trained.moved,
-        native=gradients,
-        spread=spread,
-    )
-
-
-REFERENCE = make_reference()
-
-
-def test_micro_batches_are_all_ranks_samples_in_the_order_of_time() -> None:
-    problem = make_problem()
-    apart = next(step_batches(problem, shards=2, accumulation_steps=3, whole=False))
-    together = next(step_batches(problem, shards=2, accumulation_steps=3, whole=True))
-    assert (len(apart), len(together)) == (6, 3)
-    assert torch.equal(torch.cat([apart[2].targets, apart[3].targets]), together[1].targets)
-
-
-def test_averaged_micro_batches_have_the_whole_batchs_gradient() -> None:
-    # Without batch norm the two references are the same mathematics.
-    gradients = []
-    for whole in (False, True):
-        problem = make_problem(torch.float64)
-        accumulate(
-            problem, next(step_batches(problem, shards=2, accumulation_steps=1, whole=whole))
-        )
-        gradients.append(copy_gradients(problem.model.named_parameters()))
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-9, atol=1e-15)
+from bench.measure.reference import (
+    Reference,
+    rounding_spread,
+    step_batches,
+)
+from tests.measure.test_reference import FLOAT32, REFERENCE, make_problem, normed_reference
 
 
 def comparisons(reference: Reference) -> list[Comparison]:
@@ -126,19 +62,6 @@ def test_other_sums_pass_and_a_wrong_factor_does_not() -> None:
         assert not compare_native(scaled.items(), REFERENCE, rounding=FLOAT32).passed
 
 
-def test_a_rounding_of_each_parameter_moves_gradients_by_roundings_and_nothing_else() -> None:
-    problem = make_problem()
-    before = [parameter.detach().clone() for parameter in problem.model.parameters()]
-    step = next(step_batches(problem, shards=2, accumulation_steps=1, whole=False))
-    spread = rounding_spread(problem, step, REFERENCE.native, seed=0, rounding=FLOAT32)
-    after = list(problem.model.parameters())
-    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    assert all(parameter.grad is None for parameter in after)
-    sizes = {name: float(torch.linalg.vector_norm(one)) for name, one in REFERENCE.native.items()}
-    typical = max(sizes.values())
-    assert all(0 < spread[name] < 1e-4 * typical for name in sizes)
-
-
 def test_a_compiled_model_may_round_elsewhere_and_not_be_wrong() -> None:
     problem = make_problem()
     step = next(step_batches(problem, shards=2, accumulation_steps=1, whole=False))
@@ -167,6 +90,57 @@ def test_one_wrong_tensor_among_many_is_found_and_named() -> None:
         if size > 1e-6:  # all else is rounding noise, which nothing can tell apart
             assert not comparison.passed
             assert comparison.where == f"gradient of {name}"
+
+
+STEP_OF = {"weight": torch.tensor([1.0, -2.0]), "bias": torch.tensor([0.5])}
+"""Parameters before a step of 0.1 each."""
+
+
+@pytest.mark.parametrize(
+    ("step", "passes"),
+    [(0.1, True), (0.1 + 1e-8, True), (0.05, False), (0.0, False), (0.101, False), (-0.1, False)],
+)
+def test_an_optimizer_step_of_another_length_is_found(step: float, passes: bool) -> None:
+    after = {name: value - 0.1 for name, value in STEP_OF.items()}
+    own = dict(after) | {"bias": STEP_OF["bias"] - step}
+    comparison = compare_step(own.items(), STEP_OF, after, rounding=FLOAT32)
+    assert comparison.passed == passes
+    assert passes or comparison.where == "step of bias"
+
+
+def test_a_step_too_short_for_its_type_may_round_either_way() -> None:
+    before = {"weight": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}
+    rounding = torch.finfo(torch.bfloat16).eps
+    up = {"weight": before["weight"] + rounding}
+    assert compare_step(before.items(), before, up, rounding=rounding).passed
+    far = {"weight": before["weight"] + 16 * rounding}
+    assert not compare_step(far.items(), before, up, rounding=rounding).passed
+
+
+def test_statistics_that_count_twice_or_follow_other_ranks_are_found() -> None:
+    kept = normed_reference(buffers_of_every=2)
+    names = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert set(kept.buffers) == names
+    assert kept.buffers["1.num_batches_tracked"] == 3  # one for each step, and not for each rank
+    reference = dataclasses.replace(
+        REFERENCE, buffers=kept.buffers, buffers_moved=kept.buffers_moved
+    )
+    assert compare_buffers(kept.buffers.items(), reference).error == 0
+    other = normed_reference(buffers_of_every=1)
+    wrong = compare_buffers(other.buffers.items(), reference)
+    assert not wrong.passed
+    assert wrong.where.startswith("buffer 1.")
+    for name in names - {"1.num_batches_tracked"}:
+        one = {**kept.buffers, name: other.buffers[name]}
+        assert compare_buffers(one.items(), reference).where == f"buffer {name}"
+
+
+def test_buffers_may_hold_infinities() -> None:
+    mask = {"mask": torch.tensor([0.0, -math.inf])}
+    reference = dataclasses.replace(REFERENCE, buffers=mask, buffers_moved={"mask": 0.0})
+    assert compare_buffers(mask.items(), reference).passed
+    wrong = {"mask": torch.tensor([-math.inf, 0.0])}
+    assert not compare_buffers(wrong.items(), reference).passed
 
 
 def test_a_loss_that_drifts_fails() -> None:
@@ -213,55 +187,6 @@ def test_missing_and_foreign_gradients_fail() -> None:
         comparison = compare_native(gradients.items(), REFERENCE, rounding=FLOAT32)
         assert not comparison.passed
         assert str(comparison).startswith(message)
-
-
-def linear(factor: float) -> tuple[Problem, list[Batch]]:
-    """A model of one weight, whose gradient is the factor, the same for all samples."""
-    model = torch.nn.Linear(1, 1, bias=False)
-    problem = Problem(
-        model=model,
-        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        loss=lambda output, _: output.mean() * factor,
-        batches=lambda _, __: iter(()),
-        shard_units=lambda _: [],
-    )
-    return problem, [Batch((torch.ones(2, 1),), torch.zeros(2)) for _ in range(2)]
-
-
-@pytest.mark.parametrize(
-    ("factor", "ranks", "scale"),
-    [
-        (1.0, 2, 2.0**16),
-        (1e35, 2, 2.0**8),  # times 2^16 it is beyond fp32, times 2^8 it is not
-        (1e38, 1, 2.0**0),
-        (2e38, 2, 2.0**-8),  # either rank's own mean is twice as much
-    ],
-)
-def test_the_reference_has_the_largest_scale_at_which_nothing_overflows(
-    factor: float, ranks: int, scale: float
-) -> None:
-    problem, batches = linear(factor)
-    found, native, spread = scaled_reference(
-        problem, batches, ranks=ranks, seed=0, region=contextlib.nullcontext
-    )
-    assert found == scale
-    assert native["weight"].item() == pytest.approx(factor)  # without the scale again
-    assert spread["weight"] == 0
-
-
-def test_a_gradient_that_is_never_finite_has_no_reference() -> None:
-    problem, batches = linear(math.inf)
-    with pytest.raises(RuntimeError, match="use bf16-amp"):
-        scaled_reference(problem, batches, ranks=1, seed=0, region=contextlib.nullcontext)
-
-
-def test_a_reference_survives_its_file(tmp_path: Path) -> None:
-    save_reference(tmp_path / "reference.pt", REFERENCE)
-    again = load_reference(tmp_path / "reference.pt")
-    assert again.losses == REFERENCE.losses
-    assert again.spread == REFERENCE.spread
-    assert again.moved == REFERENCE.moved
-    assert all(comparison.error == 0 for comparison in comparisons(again))
 
 
 def test_a_digest_sees_every_bit() -> None:

@@ -22,7 +22,7 @@ from bench.strategies import ddp
 from bench.strategies.base import Context
 from bench.strategies.ddp_options import DDPOptions
 from tests.fakes import SHORT, TWO_CORES, world_of_one
-from tests.measure.test_parity import make_problem
+from tests.measure.test_reference import make_problem
 from tests.workloads.test_workloads import build
 
 COMPLETE = [name for name in all_strategies() if name != "deepspeed"]

@@ -21,7 +21,7 @@ from bench.strategies.ddp import FirstSynchronised
 from bench.strategies.ddp_options import DDPOptions
 from bench.strategies.nature import Rhythm
 from tests.fakes import TWO_CORES, make_case, world_of_one
-from tests.measure.test_parity import make_problem
+from tests.measure.test_reference import make_problem
 from tests.strategies.test_contract import planned_case, prove
 from workloads.base import Facts
 
