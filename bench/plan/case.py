@@ -17,6 +17,8 @@ PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 NaturalFloat = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+MemoryGib = Annotated[float, msgspec.Meta(ge=0.001, le=1e9)]
+"""Less would not hold a single layer, and be a mistake of the unit."""
 Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Samples = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 """Of one optimizer step over all devices."""
@@ -190,7 +192,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     find_max_batch: bool = False
     """Whether the largest batch per device is searched that fits into memory, in a pass of its own
     that is not timed."""
-    memory_limit_gib: PositiveFloat | None = None
+    memory_limit_gib: MemoryGib | None = None
     """Memory that each device has in that search; None for what there is, on accelerators only."""
 
 

@@ -17,6 +17,7 @@ from bench.plan.case import (
     Count,
     Effort,
     Limits,
+    MemoryGib,
     Natural,
     NaturalFloat,
     Optimizer,
@@ -141,6 +142,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     find_max_batch: bool = False
     """Search the largest batch per device that fits into memory, in a pass of its own. Helps to
     see what sharding is for: more samples, or a larger model. Costs a few launches of each case."""
-    memory_limit_gib: PositiveFloat | None = None
+    memory_limit_gib: MemoryGib | None = None
     """Memory that each device has in that search; null is what there is, on accelerators only.
     Helps to search on a CPU, or for a smaller device. Costs nothing more."""
