@@ -56,6 +56,8 @@ TRIED_STEPS = 3
 before the second."""
 NO_THREAD = "Resource temporarily unavailable"
 """What starting a thread says, among other causes, where its stack finds no memory."""
+REBUILDING_STEPS = 2
+"""Most steps by which a static graph rebuilds its buckets later than other graphs."""
 DIGESTED_BATCHES = 3
 """Batches of each rank whose digests show that all ranks' data differ."""
 
@@ -172,6 +174,7 @@ def measure_memory(rank: Rank) -> Session:
         # A strategy that settles holds what it needs after the first step of its own kind.
         rhythm = rank.rhythm
         run_block(engine, max(2, rhythm.settle_steps + 1))
+        _await_buckets(rank, engine)
         data = _Data(engine.batches)
         watched = dataclasses.replace(engine, batches=data)
         _profiled_steps(
@@ -185,6 +188,14 @@ def measure_memory(rank: Rank) -> Session:
     rank.note(allocations=found, held=engine.session.held_bytes())
     rank.note_compiled()
     return engine.session
+
+
+def _await_buckets(rank: Rank, engine: Engine) -> None:
+    """Go on until DDP has its last buckets, which a static graph rebuilds a step later."""
+    for _ in range(REBUILDING_STEPS):
+        if rank.processes == 1 or engine.session.bucket_bytes() is not None:
+            return
+        run_block(engine, 1)
 
 
 class _Data:
