@@ -82,6 +82,8 @@ FLAGS = {
     " hides, or the bytes move far faster within the step than alone; trust none of them",
     "straggler": "one rank comes late to the collectives and the others wait for it, which is not"
     " counted as communication",
+    "allocator_retries": "memory was so scarce that the allocator gave back what it held to find"
+    " room, which waits for the device: a smaller batch may well be faster",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
     " back to the system and asks for again, which says nothing of the strategy",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
@@ -109,6 +111,10 @@ FLAGS = {
     " those of batch norm",
     "hook_in_turn": "over gloo PowerSGD waits for each bucket before the next one is sent, since"
     " their messages would be taken for each other: it overlaps with nothing",
+    "staged": "gloo copies what is on a device to the host, and back, for every collective, and the"
+    " host waits for that",
+    "in_switch": "the switch between the devices may reduce what passes it, so that no least number"
+    " of bytes on the links is known",
     "host_waits": "torch makes the host wait for the device in this strategy's steps",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",

@@ -17,7 +17,7 @@ from bench.comm.pairs import measure_pairs
 from bench.comm.sweep import Group, Point
 from bench.measure.clock import LAST_PHASE, Clock
 from bench.measure.device import Device, is_out_of_memory, open_device
-from bench.measure.operations import Call, make_call, slowest
+from bench.measure.operations import Call, carrier, make_call, slowest
 from bench.plan.case import Limits
 from bench.run.handover import RankOutcome, Times
 from bench.run.phases import DONE, Note, Notebook
@@ -192,10 +192,3 @@ def timed(
 
 def _within(wanted: float, least: int, most: int) -> int:
     return min(max(math.floor(wanted), least), most)
-
-
-def carrier(device: torch.device) -> str:
-    """Name that the backend of the default group gives itself, for tensors of a device."""
-    group = distributed.group.WORLD
-    assert group is not None, "the process has joined a group"
-    return str(group._get_backend(device).name())

@@ -11,6 +11,7 @@ import numpy as np
 from bench.comm.sweep import Planned
 from bench.errors import one_line
 from bench.measure.collectives import bus_factor
+from bench.measure.operations import is_carried_by
 from bench.records.collectives import Collective
 from bench.run.culprit import find_culprit
 from bench.run.handover import RankOutcome, Times
@@ -70,7 +71,7 @@ def _measured(planned: Planned, times: Sequence[Times], run_id: str) -> Collecti
     low_s, high_s = np.percentile(alone, [LOW, HIGH])
     factor = bus_factor(planned.point.op, ranks)
     carried_by = times[0].carried_by
-    known = carried_by is not None and planned.group.backend in carried_by.lower()
+    known = is_carried_by(planned.group.backend, carried_by)
     return _row(
         planned,
         run_id,

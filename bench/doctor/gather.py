@@ -23,10 +23,7 @@ from bench.doctor.leftovers import find_leftovers
 from bench.doctor.network import look_at_network
 from bench.doctor.software import ask_torch
 from bench.measure.compiler import try_compiler
-from bench.measure.counters import CoresUse, Counters
-from bench.measure.health import driver_cuda, has_package, look_at_devices
-from bench.measure.host import describe_host, memory_limit, numa_node
-from bench.measure.machine import (
+from bench.measure.cores import (
     cgroup_levels,
     own_cgroup,
     parse_cpu_list,
@@ -34,7 +31,10 @@ from bench.measure.machine import (
     siblings,
     usable_cores,
 )
-from bench.measure.machine import core_speeds as speeds_of
+from bench.measure.cores import core_speeds as speeds_of
+from bench.measure.counters import CoresUse, Counters
+from bench.measure.health import driver_cuda, has_package, look_at_devices
+from bench.measure.host import describe_host, memory_limit, numa_node
 from bench.measure.nvml import describe_devices, driver_version
 from bench.measure.observers import observers
 from bench.plan.case import DeviceInfo

@@ -32,7 +32,7 @@ from bench.lab.network import (
     shape,
 )
 from bench.lab.rate import Measured, measure
-from bench.measure.machine import usable_cores
+from bench.measure.cores import usable_cores
 from bench.run.progress import Lines
 from bench.run.rendezvous import HOST_NAME, PORT
 from bench.run.signals import signals_raise

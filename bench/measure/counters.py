@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.measure.machine import cgroup_levels, one_per_core, own_cgroup, read_text, siblings
+from bench.measure.cores import cgroup_levels, one_per_core, own_cgroup, read_text, siblings
 
 IDLE, STEAL, GUEST = 3, 7, 8
 """Columns of a CPU in ``/proc/stat``, proc_stat(5): user, nice, system, idle, iowait, irq, softirq,

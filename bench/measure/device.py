@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from bench.measure.clock import Clock, EventClock, HostClock
-from bench.measure.machine import parse_cpu_list
+from bench.measure.cores import parse_cpu_list
 from bench.measure.memory import Peaks, ResidentPeak, limit_private_memory
 from bench.plan.case import Machine, Placed, Precision
 
@@ -67,9 +67,6 @@ class Device(Protocol):
     def set_precision(self, precision: Precision) -> None:
         """Allow or forbid TF32, as the precision means it."""
 
-    def start_memory(self) -> None:
-        """Note what is used before the group and the model are there."""
-
     def reset_peaks(self) -> None:
         """Forget all peaks so far."""
 
@@ -78,6 +75,12 @@ class Device(Protocol):
 
     def peaks(self) -> list[Peaks]:
         """Peaks since the last reset, one entry for each device that this process drives."""
+
+    def allocator_retries(self) -> int:
+        """How often the allocator so far gave cached memory back to find room, which waits."""
+
+    def free_bytes(self) -> int | None:
+        """What each device has left for more tensors; None where that has no limit of its own."""
 
     def limit_memory(self, limit_bytes: int | None) -> None:
         """Let each device have no more than that, or as much as there is again.
@@ -134,9 +137,6 @@ class CpuDevice:
         assert precision != "tf32", "the plan skips tf32 on a CPU"
         torch.set_float32_matmul_precision("highest")
 
-    def start_memory(self) -> None:
-        """See ``Device``: nothing is shared with other processes."""
-
     def reset_peaks(self) -> None:
         """See ``Device``."""
         self._resident.reset()
@@ -147,6 +147,14 @@ class CpuDevice:
     def peaks(self) -> list[Peaks]:
         """See ``Device``: a CPU has no allocator to ask, and 0 would be a lie."""
         return [Peaks(process=self._resident.read()), *[Peaks() for _ in self.sets[1:]]]
+
+    def allocator_retries(self) -> int:
+        """See ``Device``: there is no such allocator."""
+        return 0
+
+    def free_bytes(self) -> int | None:
+        """See ``Device``."""
+        return None
 
     def limit_memory(self, limit_bytes: int | None) -> None:
         """See ``Device``: of the process's private memory, beyond what it has now.
@@ -166,7 +174,8 @@ class AcceleratorDevice:
         backend: backend of the case's collectives.
         threads: of computation on the host.
         used_before: bytes in use on each device before any process of the launch was there, where
-            the parent could tell; else what is in use once this process has claimed it.
+            the parent could tell. Without, there is no figure of the driver: what this process
+            finds once it has claimed the device holds its own context.
     """
 
     def __init__(
@@ -231,12 +240,6 @@ class AcceleratorDevice:
         torch.set_float32_matmul_precision("high" if allowed else "highest")
         torch.backends.cudnn.allow_tf32 = allowed
 
-    def start_memory(self) -> None:
-        """See ``Device``."""
-        for index in self._indices:
-            if self._used_before.get(index) is None:
-                self._used_before[index] = self._used(index)
-
     def reset_peaks(self) -> None:
         """See ``Device``."""
         self._resident.reset()
@@ -253,7 +256,24 @@ class AcceleratorDevice:
 
     def peaks(self) -> list[Peaks]:
         """See ``Device``. torch answers 0 where it has no allocator: that becomes None."""
+        self.sample_memory()
         return [self._peaks(index) for index in self._indices]
+
+    def allocator_retries(self) -> int:
+        """See ``Device``."""
+        stats = (torch.accelerator.memory_stats(index) for index in self._indices)
+        return sum(int(one.get("num_alloc_retries", 0)) for one in stats)
+
+    def free_bytes(self) -> int | None:
+        """See ``Device``: what nobody uses, and what the allocator holds for later."""
+        free: list[int] = []
+        for index in self._indices:
+            found = self._info(index)
+            if found is None:
+                return None
+            held = torch.accelerator.memory_reserved(index)
+            free.append(found[0] + held - torch.accelerator.memory_allocated(index))
+        return min(free)
 
     def limit_memory(self, limit_bytes: int | None) -> None:
         """See ``Device``: of what the allocator may hold."""
@@ -274,13 +294,18 @@ class AcceleratorDevice:
 
     def _used(self, index: int) -> int | None:
         """Bytes in use on the whole device, by all processes; None where torch cannot tell."""
+        found = self._info(index)
+        return None if found is None else found[1] - found[0]
+
+    def _info(self, index: int) -> tuple[int, int] | None:
+        """(free, total) bytes of a device; None where torch cannot tell."""
         read = getattr(torch.accelerator, "get_memory_info", None) or getattr(
             torch.get_device_module(self.torch_device), "mem_get_info", None
         )
         if read is None:
             return None
         free, total = read(index)
-        return int(total - free)
+        return int(free), int(total)
 
 
 def _every_thread() -> Any:

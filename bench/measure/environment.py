@@ -16,8 +16,8 @@ import msgspec
 import torch
 
 import bench
+from bench.measure.cores import read_text
 from bench.measure.host import cpu_model, describe_host, numa_node
-from bench.measure.machine import read_text
 from bench.measure.nvml import describe_devices, driver_version
 from bench.plan.case import Machine
 

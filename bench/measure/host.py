@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.measure.machine import (
+from bench.measure.cores import (
     all_cpu_flags,
     cgroup_levels,
     cpu_flags,

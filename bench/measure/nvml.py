@@ -68,6 +68,18 @@ class Nvml:
             return None
         return int(getattr(values[0].value, VALUE_MEMBERS[values[0].valueType]))
 
+    def used_bytes(self, handle: Any) -> int | None:
+        """Memory of a device that is in use, without what the driver keeps for itself.
+
+        Of the second form of NVML's answer: the first counts the driver's part as used, and the
+        device's own answer, ``cudaMemGetInfo``, counts it in neither.
+        """
+        version = getattr(self._module, "nvmlMemory_v2", None)
+        if version is None:
+            return None
+        info = self.ask("nvmlDeviceGetMemoryInfo", handle, version)
+        return None if info is None else int(info.used)
+
     def slow_reasons(self, handle: Any) -> int | None:
         """Why a device's clocks are low, as bits; see ``SLOWED_DOWN``."""
         reasons = self.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -114,8 +126,7 @@ def used_before(case: Placed, machine: Machine) -> tuple[int | None, ...]:
         handles = [
             nvml.device(one.visible_as) for one in machine.devices[: case.world_size // case.nodes]
         ]
-        infos = [nvml.ask("nvmlDeviceGetMemoryInfo", one) if one else None for one in handles]
-    return tuple(None if info is None else int(info.used) for info in infos)
+        return tuple(nvml.used_bytes(one) if one else None for one in handles)
 
 
 def driver_version() -> str | None:

@@ -9,7 +9,7 @@ import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench.measure.machine import read_text
+from bench.measure.cores import read_text
 
 SETTINGS = {
     "CUDA_LAUNCH_BLOCKING": r"[^0].*",

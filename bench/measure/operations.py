@@ -74,6 +74,18 @@ def slowest(value: float) -> float:
     return agreed.item()
 
 
+def carrier(device: torch.device) -> str:
+    """Name that the backend of the default group gives itself, for tensors of a device."""
+    group = distributed.group.WORLD
+    assert group is not None, "the process has joined a group"
+    return str(group._get_backend(device).name())
+
+
+def is_carried_by(backend: str, name: str | None) -> bool:
+    """Whether a backend's own name is that of the one asked for: ``nccl``, and ``NCCL`` too."""
+    return name is not None and backend in name.lower()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One collective on buffers of its own."""

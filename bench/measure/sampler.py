@@ -19,7 +19,7 @@ from typing import Self
 
 from bench.errors import one_line
 from bench.measure.conditions import DeviceSample, HostSample, Series
-from bench.measure.machine import read_text
+from bench.measure.cores import read_text
 from bench.measure.nvml import DeviceReader, Nvml, opened
 
 PERIOD_S, LONGEST_PERIOD_S = 0.25, 2.0

@@ -128,7 +128,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def read_steps(
-    events: Sequence[Event], *, steps: int, world_size: int, on_accelerator: bool
+    events: Sequence[Event], *, steps: int, world_size: int, device: int | None = None
 ) -> StepsTrace:
     """What was communicated and computed in the profiled steps.
 
@@ -136,7 +136,8 @@ def read_steps(
         events: of one process.
         steps: how many are in the range ``bench:steps``.
         world_size: ranks of the group that gathers, where the trace does not tell.
-        on_accelerator: look for computation among the kernels, not the operators.
+        device: the process's first accelerator, on which it computes and communicates; None for a
+            CPU, where computation is looked for among the operators, not the kernels.
     """
     frame = find_range(events, STEPS)
     inside = [
@@ -144,8 +145,8 @@ def read_steps(
         for event in events
         if event["ph"] == "X" and _is_within(event, frame)
     ]
-    spans = sorted(_spans(inside, world_size), key=lambda span: span.begin_s)
-    if on_accelerator:
+    spans = sorted(_spans(inside, world_size, device or 0), key=lambda span: span.begin_s)
+    if device is not None:
         computation = _kernel_computation(inside)
     else:
         computation = {0: _operator_computation(inside, frame)}
@@ -184,7 +185,7 @@ def _clipped(event: Event, frame: Event) -> Event:
     return {**event, "dur": left} if event.get("dur", 0) > left else event
 
 
-def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:
+def _spans(events: Sequence[Event], world_size: int, device: int) -> Iterator[Span]:
     gathering = _gathering_ranks(events)
     for event in events:
         name, category = event["name"], event.get("cat")
@@ -196,9 +197,9 @@ def _spans(events: Sequence[Event], world_size: int) -> Iterator[Span]:
                 payload *= ranks
             types = arguments.get("Input type")
             item = str(types[0]) if types else None
-            yield _span(event, found[1], payload, ranks=ranks, item_type=item)
+            yield _span(event, found[1], payload, device=device, ranks=ranks, item_type=item)
         elif category == "user_annotation" and (found := MOVE.match(name)):
-            yield _span(event, found[1], int(found[2]))
+            yield _span(event, found[1], int(found[2]), device=device)
         elif category == "kernel" and (found := NCCL.match(name)):
             group, number = arguments.get("Process Group Name"), arguments.get("Seq")
             key = f"{group}/{number}" if number is not None else ""
@@ -227,6 +228,7 @@ def _span(
     what: str,
     payload: int | None,
     *,
+    device: int | None = None,
     key: str = "",
     ranks: int | None = None,
     item_type: str | None = None,
@@ -238,7 +240,7 @@ def _span(
         begin_s=begin_s,
         end_s=end_s,
         payload_bytes=payload,
-        device=_device(event) if event.get("cat") != "user_annotation" else 0,
+        device=_device(event) if device is None else device,
         ranks=ranks,
         item_type=item_type,
     )

@@ -16,10 +16,20 @@ from typing import Any
 from bench.errors import plural
 from bench.measure.clock import LAST_PHASE
 from bench.measure.ranges import MARK, STEPS
-from bench.measure.trace import GLOO, NCCL, Event, find_range, operation, timed_events
+from bench.measure.trace import (
+    COPIES,
+    GLOO,
+    LAUNCHES,
+    NCCL,
+    Event,
+    find_range,
+    operation,
+    timed_events,
+)
 
 STEP = "ProfilerStep#{}"
 """What torch's own schedule of profiles calls a step: tools look for it."""
+ON_DEVICE = ("kernel", *COPIES)
 PLACES = ("host_name", "hostName", "traceName", "profilerArgs")
 """Keys of a trace that say where it was made."""
 
@@ -58,7 +68,7 @@ def write_trace(
     every = [*document["traceEvents"], *added]
     for count in range(len(steps), 0, -1):
         end = steps[count - 1]["ts"] + steps[count - 1]["dur"]
-        kept = every if count == len(steps) else [one for one in every if _is_before(one, end)]
+        kept = every if count == len(steps) else _until(end, every)
         text = json.dumps({**head, "traceEvents": kept})
         if limit_bytes is None or len(text) <= limit_bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,8 +83,18 @@ def _plain(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _is_before(event: Event, end: float) -> bool:
-    return "ts" not in event or float(event["ts"]) <= end
+def _until(end: float, events: Sequence[Event]) -> list[Event]:
+    """What the host did up to then, and what it had the device do, which may be behind."""
+    kept = [one for one in events if "ts" not in one or float(one["ts"]) < end]
+    launched = {_correlation(one) for one in kept if one.get("cat") in LAUNCHES}
+    late = (one for one in events if "ts" in one and float(one["ts"]) >= end)
+    return kept + [
+        one for one in late if one.get("cat") in ON_DEVICE and _correlation(one) in launched
+    ]
+
+
+def _correlation(event: Event) -> object:
+    return event.get("args", {}).get("correlation")
 
 
 def _phases(events: Sequence[Event], frame: Event) -> Iterator[dict[str, Any]]:
@@ -97,25 +117,28 @@ def _phases(events: Sequence[Event], frame: Event) -> Iterator[dict[str, Any]]:
 def _buckets(
     events: Sequence[Event], steps: Sequence[Event], bucket_bytes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """DDP's buckets: the all-reduces of a step, in their order, where they are as many."""
-    for step in steps:
-        sent = sorted(
-            (event for event in events if _is_all_reduce(event) and _starts_in(event, step)),
-            key=lambda event: event["ts"],
-        )
-        if bucket_bytes and len(sent) == len(bucket_bytes):
-            for number, (event, size) in enumerate(zip(sent, bucket_bytes, strict=True)):
-                name = f"bucket {number} ({size / 2**20:.3g} MiB)"
-                yield _range(event, name, event["ts"], event["ts"] + event["dur"])
+    """DDP's buckets: the all-reduces of all steps, in their order, where they are as many.
+
+    Not by the steps' times, which are the host's: a device is behind.
+    """
+    if not steps or not bucket_bytes:
+        return
+    begin = steps[0]["ts"]
+    sent = sorted(
+        (one for one in events if _is_all_reduce(one) and one["ts"] >= begin),
+        key=lambda event: event["ts"],
+    )
+    if len(sent) != len(steps) * len(bucket_bytes):
+        return
+    for place, event in enumerate(sent):
+        number = place % len(bucket_bytes)
+        name = f"bucket {number} ({bucket_bytes[number] / 2**20:.3g} MiB)"
+        yield _range(event, name, event["ts"], event["ts"] + event["dur"])
 
 
 def _is_all_reduce(event: Event) -> bool:
     found = GLOO.match(event["name"]) or NCCL.match(event["name"])
     return found is not None and operation(found[1]) == "all_reduce"
-
-
-def _starts_in(event: Event, step: Event) -> bool:
-    return bool(step["ts"] <= event["ts"] < step["ts"] + step["dur"])
 
 
 def _range(beside: Event, name: str, begin: float, end: float) -> dict[str, Any]:

@@ -231,6 +231,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str | None = None
     """Device type of the accelerators, None without any."""
     devices: tuple[DeviceInfo, ...] = ()
+    """In the order in which they are used: those linked best come first."""
+    reduces_in_switch: bool = False
+    """Whether a switch between them can reduce what passes it."""
     backends: tuple[str, ...] = ("gloo",)
     """Collective backends that the installed torch was built with."""
     default_backends: dict[str, str] = msgspec.field(default_factory=lambda: {"cpu": "gloo"})

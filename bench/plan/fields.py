@@ -127,7 +127,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     more launches the smaller it is, with its square."""
     warmup_steps: Natural | Literal["auto"] = "auto"
     """Optimizer steps before the window; auto is 6 and half a second on a CPU, 12 and two seconds
-    elsewhere. Helps to leave out what only the first steps do. Costs their time in each launch."""
+    elsewhere, where a number is raised to 11: DDP makes the host wait in its first ten. Helps to
+    leave out what only the first steps do. Costs their time in each launch."""
     window: Window = Window()
     """How long each launch is timed: min_steps at least; more, up to max_s seconds, to bring the
     interval of the step within target_interval. Helps to steady the figure of a launch. Costs its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from bench.errors import plural
@@ -16,6 +17,8 @@ EQUALLY_FAST = 0.95
 whereas those of another kind are a fifth slower, or more."""
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
 FP16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
+IN_SWITCH = "in_switch"
+"""Flag of cases whose collectives may send less over each link than any ring must."""
 NATIVE = {"bf16": BF16, "bf16-amp": BF16, "fp16-amp": FP16}
 """Flags of CPUs, any of which means that they multiply in the precision's narrow type."""
 
@@ -33,11 +36,22 @@ def flags_of(
         yield "mixed_devices"
     if case.nodes > 1 and machine.emulated:
         yield "emulated_network"
+    if case.backend == "gloo" and case.device != "cpu":
+        yield "staged"
+    if case.backend == "nccl" and case.world_size > 1 and _may_reduce_in_switch(case, machine):
+        yield IN_SWITCH
     if case.precision == "fp16-amp" and case.device != "cpu" and case.optimizer_kernels != "fused":
         yield "scaler_syncs"
     if case.device == "cpu" and _is_emulated(case, machine):
         yield "emulated_precision"
     yield from strategy.flags(facts, case)
+
+
+def _may_reduce_in_switch(case: Case, machine: Machine) -> bool:
+    """Whether the switch between the devices can reduce, and no variable keeps NCCL from it."""
+    variables = {**os.environ, **case.env}
+    is_off = variables.get("NCCL_NVLS_ENABLE") == "0"
+    return machine.reduces_in_switch and not is_off and "NVLS" in variables.get("NCCL_ALGO", "NVLS")
 
 
 def _is_emulated(case: Case, machine: Machine) -> bool:
@@ -145,9 +159,15 @@ def missing(
         return "tf32 needs NVIDIA devices of compute capability 8.0 or more"
     if facts.has_sparse_gradients and case.optimizer == "adamw":
         return "AdamW cannot take sparse gradients; use sgd, or dense ones"
-    if facts.has_batch_norm and case.per_device_batch < 2:
+    if facts.has_batch_norm and _samples_of_norms(case, strategy) < 2:
         return "batch norm needs at least 2 samples a device; raise the batch or use fewer devices"
     return _uncompilable(case, facts, machine)
+
+
+def _samples_of_norms(case: Case, strategy: Strategy) -> int:
+    """That a batch norm sees at once: those of one device, unless all devices' are put together."""
+    whole = strategy.reference(case.options) == "whole_batch"
+    return case.per_device_batch * (case.world_size if whole else 1)
 
 
 def _uncompilable(case: Case, facts: Facts, machine: Machine) -> str | None:

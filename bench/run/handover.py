@@ -166,6 +166,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Of all watched cores between the two; by the first rank of a host alone."""
     skipped_steps: int | None = None
     """Of the window, that the gradient scaler skipped."""
+    allocator_retries: int = 0
+    """Of the window: how often the allocator gave back what it held, to find room."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ QUIET_STEPS = 4
 first of them, captured in the second, and replayed from the third on. No less than a pilot."""
 COMPILING_STEPS = 64
 """Most steps that compiling may take: beyond them it goes on in the window, and is seen there."""
+DDP_TIMED_STEPS = 11
+"""Up to which DDP makes the host wait for the device, to time itself; no setting turns that off."""
 MARKS_PER_MICRO_STEP = 3
 """Data, forward, backward; the optimizer's comes once a step."""
 SYNC_PAIRS = 6
@@ -154,14 +156,15 @@ def warmup_rule(effort: Effort, device_type: str, rhythm: Rhythm = STEADY) -> tu
 
     On a CPU: past DDP's rebuild of its buckets in the second step, and a pilot. On accelerators:
     past the ten steps in which DDP makes the host wait to time itself, and long enough for clocks
-    to rise. Whatever is asked for, past the steps in which a strategy trains otherwise than later,
-    the first of its own kind, and a pilot.
+    to rise. Whatever is asked for, past those ten, past the steps in which a strategy trains
+    otherwise than later, the first of its own kind, and a pilot.
     """
     settled = 0
     if rhythm != STEADY:
         settled = rhythm.settle_steps + 1 + pilot_steps(rhythm)
     if effort.warmup_steps != "auto":
-        return max(effort.warmup_steps, settled), 0.0
+        timed = 0 if device_type == "cpu" else DDP_TIMED_STEPS
+        return max(effort.warmup_steps, timed, settled), 0.0
     steps, seconds = (6, 0.5) if device_type == "cpu" else (12, 2.0)
     return max(steps, settled), seconds
 

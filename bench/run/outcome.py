@@ -14,6 +14,7 @@ from bench.measure.collectives import costs
 from bench.measure.conditions import flags_of
 from bench.measure.memory import Peaks
 from bench.plan.case import Case, Pass
+from bench.plan.fit import IN_SWITCH
 from bench.plan.registry import find_strategy
 from bench.records.record import (
     CollectiveCost,
@@ -98,7 +99,7 @@ def to_record(
             reason=reason_of(culprit, outcomes),
             fault=fault_of(culprit, outcomes),
             log_tail=_log_tails(outcomes),
-            memory=_reached(culprit.failure, outcomes),
+            memory=_reached(culprit.failure, assignment, outcomes),
         )
     compiled = flags_of_compilation(assignment.case, record.compilation)
     record = msgspec.structs.replace(record, flags=[*record.flags, *compiled])
@@ -111,13 +112,14 @@ def to_record(
         return msgspec.structs.replace(
             record,
             reason=next(iter(problems), None),
-            communication=_communication(assignment.case, outcomes),
+            communication=_communication(assignment.case, outcomes, record.flags),
         )
     if assignment.job == "memory":
         return _with_memory(record, outcomes)
     if assignment.job == "max_batch":
-        peaks = [peak for outcome in outcomes for peak in outcome.memory]
-        return msgspec.structs.replace(record, memory=_memory(peaks, outcomes))
+        return msgspec.structs.replace(
+            record, memory=_memory(_peaks(assignment, outcomes), outcomes)
+        )
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
 
@@ -156,9 +158,6 @@ def _with_timing(
     found = [one for one in measured if one is not None]
     slowest = max(found, key=lambda one: one.window_s)
     joined = [outcome.joined_s for outcome in outcomes if outcome.joined_s is not None]
-    peaks = [peak for outcome in outcomes for peak in outcome.memory]
-    if captures(assignment.case):  # what lives within captured graphs is not counted as allocated
-        peaks = [msgspec.structs.replace(peak, allocated=None) for peak in peaks]
     unit, units_per_sample = units
     samples = assignment.case.global_batch * len(slowest.step_s)
     return msgspec.structs.replace(
@@ -186,7 +185,7 @@ def _with_timing(
         ),
         phases=_phases(slowest.phase_s),
         compute=_compute(assignment.case, outcomes),
-        memory=_memory(peaks, outcomes),
+        memory=_memory(_peaks(assignment, outcomes), outcomes),
         flags=[*record.flags, *_seen_flags(assignment, outcomes, record.flags)],
     )
 
@@ -207,10 +206,20 @@ def _compute(case: Case, outcomes: Sequence[RankOutcome]) -> Compute | None:
     )
 
 
-def _reached(failure: Failure, outcomes: Sequence[RankOutcome]) -> Memory | None:
+def _reached(
+    failure: Failure, assignment: Assignment, outcomes: Sequence[RankOutcome]
+) -> Memory | None:
     """How much the devices held when memory did not suffice."""
-    peaks = [peak for outcome in outcomes for peak in outcome.memory]
+    peaks = _peaks(assignment, outcomes)
     return _memory(peaks, outcomes) if failure.status == "out_of_memory" and peaks else None
+
+
+def _peaks(assignment: Assignment, outcomes: Sequence[RankOutcome]) -> list[Peaks]:
+    """Of each device; what lives within captured graphs is not counted as allocated."""
+    peaks = [peak for outcome in outcomes for peak in outcome.memory]
+    if captures(assignment.case):
+        return [msgspec.structs.replace(peak, allocated=None) for peak in peaks]
+    return peaks
 
 
 def _memory(peaks: Sequence[Peaks], outcomes: Sequence[RankOutcome]) -> Memory:
@@ -296,6 +305,7 @@ def _seen_flags(
         "loss_not_finite": any(outcome.loss_is_finite is False for outcome in outcomes),
         "ranks_share_cores": share_cores(placements, assignment.case.device),
         "steps_skipped": (_skipped_steps(measured) or 0) > 0,
+        "allocator_retries": any(one.allocator_retries > 0 for one in measured),
         "profiler_on": bool(_observers(outcomes)),
         "coarse_timer": any(_is_coarse(outcome.measured) for outcome in outcomes),
         "page_faults": any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes),
@@ -358,7 +368,9 @@ def _faults_cost(measured: Measured | None) -> float:
     return measured.minor_faults * FAULT_S / measured.window_s
 
 
-def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication:
+def _communication(
+    case: Case, outcomes: Sequence[RankOutcome], flags: Sequence[str]
+) -> Communication:
     pairs = outcomes[0].sync_pairs_s
     cost = None
     if pairs:
@@ -376,7 +388,7 @@ def _communication(case: Case, outcomes: Sequence[RankOutcome]) -> Communication
                 op=one.operation,
                 calls=one.calls,
                 payload_bytes=one.payload_bytes,
-                wire_bytes_minimum=one.wire_bytes,
+                wire_bytes_minimum=None if IN_SWITCH in flags else one.wire_bytes,
                 busy_s=one.busy_s,
             )
             for one in found.collectives

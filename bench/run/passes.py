@@ -66,13 +66,15 @@ def measure_time(rank: Rank) -> Session:
     """The timing pass; returns the session, which must outlive the hand-over."""
     engine, warm, length = _warm_engine(rank)
     gc.collect()
+    if rank.case.device != "cpu":  # no step of warm-up has let the host run ahead of the device
+        run_block(engine, length.block_steps)
     rank.device.reset_peaks()
     if rank.compilation is not None:
         rank.compilation.begin_window()
     rank.note(phase="window", expected_s=expected_s(length, warm.pilot_s))
     observing = observers()
     counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
-    skipped = engine.session.skipped_steps()
+    skipped, retries = engine.session.skipped_steps(), rank.device.allocator_retries()
     faults = minor_faults()
     began_s, cpu_began_s = time.monotonic(), time.process_time()
     timed = run_window(engine, rank.assignment.effort.window, length)
@@ -95,6 +97,7 @@ def measure_time(rank: Rank) -> Session:
             cpu_s=cpu_ended_s - cpu_began_s,
             cores_use=cores_use,
             skipped_steps=engine.session.skipped_steps() - skipped,
+            allocator_retries=rank.device.allocator_retries() - retries,
         ),
         observers=sorted({*observing, *observers()}),
         memory=rank.device.peaks(),
@@ -132,7 +135,7 @@ def measure_communication(rank: Rank) -> Session:
         expected_s=expected_pairs_s(length, warm.pilot_s, window, rank.rhythm),
         bucket_bytes=engine.session.bucket_bytes(),
     )
-    if rank.strategy.can_skip_sync:
+    if rank.strategy.can_skip_sync and _has_room_for_whole_gradients(rank):
         if rank.compilation is not None:  # a wrapper's forward may be another one without it
             run_block(engine, 1, sync=False)
             engine.slowest(0.0)
@@ -148,7 +151,7 @@ def measure_communication(rank: Rank) -> Session:
         events,
         steps=steps,
         world_size=rank.strategy.group_sizes(rank.case)[0],
-        on_accelerator=rank.case.device != "cpu",
+        device=None if rank.case.device == "cpu" else rank.device.torch_device.index or 0,
     )
     if not trace.spans and rank.case.backend == "nccl" and rank.processes > 1:
         raise RuntimeError("the profile of a step over NCCL holds no communication")
@@ -160,6 +163,19 @@ def measure_communication(rank: Rank) -> Session:
         rank.note(alone_s=alone)
     rank.note_compiled()
     return engine.session
+
+
+def _has_room_for_whole_gradients(rank: Rank) -> bool:
+    """Whether steps without synchronisation fit: what shards gradients keeps whole ones meanwhile.
+
+    The same on all ranks, which would wait for one that ran out of memory.
+    """
+    if rank.strategy.shards_gradients:
+        free = rank.device.free_bytes()
+        whole = sum(rank.outcome.bucket_bytes or ())
+        lacks = free is not None and free < whole
+        return not rank.slowest(float(lacks))
+    return True
 
 
 def measure_memory(rank: Rank) -> Session:

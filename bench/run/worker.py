@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from bench.measure.device import is_out_of_memory, open_device
+from bench.measure.operations import carrier, is_carried_by
 from bench.plan import own
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
@@ -123,7 +124,6 @@ def _join(rank: Rank) -> None:
     """Claim the device, then join the group, if any."""
     rank.device.claim()
     rank.note(placement=placement())
-    rank.device.start_memory()
     if rank.has_group:
         case = rank.case
         join_group(
@@ -132,6 +132,9 @@ def _join(rank: Rank) -> None:
             launch_s=launch_limit_s(case, rank.assignment.effort),
             group_device=rank.device.group_device,
         )
+        found = carrier(rank.device.torch_device)
+        if case.backend is not None and not is_carried_by(case.backend, found):
+            raise RuntimeError(f"collectives are carried by {found}, not by {case.backend}")
         rank.slowest(0.0)
     rank.note(joined_s=time.monotonic())
 

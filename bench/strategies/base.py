@@ -192,6 +192,8 @@ class Strategy:
     group_sizes: Callable[[Case], Sequence[int]] = all_ranks
     """(case) -> number of ranks of each kind of group that its collectives run in, first of that
     in which parameters are gathered."""
+    shards_gradients: bool = False
+    """Whether a device keeps its part of the gradients only, once they are synchronised."""
     only_shards: str | None = None
     """The category of ``held_bytes`` that is all it splits over the devices, if it is one."""
     options: type[Options] = Options
@@ -287,6 +289,12 @@ class ModuleSession:
     """What holds this device's share of the optimizer's state, where that is another object."""
     make_scaler: Callable[[Context], GradScaler] = plain_scaler
     """Called under fp16-amp only; its scaler must skip a step on all ranks or on none."""
+    steps_together: bool = False
+    """Whether an optimizer step needs synchronised gradients, since it communicates or its share of
+    them is made by that. After a micro-step without, gradients are only cleared: a scaler would
+    find none, or let some ranks step and others not."""
+    is_synchronised: bool = field(default=True, init=False)
+    """Whether the last micro-step was."""
 
     @functools.cached_property
     def loss_scale(self) -> LossScale | None:
@@ -305,6 +313,7 @@ class ModuleSession:
 
     def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
         """See ``Session``."""
+        self.is_synchronised = sync
         with contextlib.nullcontext() if sync else self.unsynchronised():
             with contextlib.nullcontext() if self.casts_itself else autocast(self.context):
                 loss = self.problem.loss(self.module(*batch.inputs), batch)
@@ -320,6 +329,9 @@ class ModuleSession:
 
     def optimizer_step(self) -> None:
         """See ``Session``."""
+        if self.steps_together and not self.is_synchronised:
+            self.optimizer.zero_grad()
+            return
         if self.loss_scale is None:
             self.optimizer.step()
         else:

@@ -56,12 +56,15 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
     """What some settings cost, or cannot show, on the workload or the backend."""
     options = msgspec.convert(case.options, DDPOptions)
     is_powersgd, is_local = options.comm_hook == "powersgd", options.local_sgd_period is not None
+    # The search copies to the host which parameters were used, once some may not have been.
+    searches = options.find_unused_parameters and facts.has_unused_parameters
+    waits = is_powersgd or is_local or searches
     found = {
         "overhead_only": options.find_unused_parameters and not facts.has_unused_parameters,
         "no_buffers": not options.broadcast_buffers and not facts.has_batch_norm,
         "hook_in_turn": is_powersgd and case.backend == "gloo",
         "allocations_unseen": is_powersgd and case.device == "cpu",
-        "host_waits": (is_powersgd or is_local) and case.device != "cpu",
+        "host_waits": waits and case.device != "cpu",
     }
     return [flag for flag, applies in found.items() if applies]
 

@@ -154,6 +154,8 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
         found.append("deepspeed_reduces_each")
     if case.precision in AUTOCAST and stage:
         found.append("deepspeed_autocast")
+    if case.options["offload_optimizer"] != "none":
+        found.append("cpu_offload")
     return found
 
 
@@ -272,12 +274,21 @@ class DeepSpeedSession:
         known = {part.untyped_storage().data_ptr() for part in own}
         copies = [one for one in optimizer.state if one.untyped_storage().data_ptr() not in known]
         held = {
-            "parameters": local_bytes(own),
-            "buffers": local_bytes(model.buffers()),
-            "optimizer_state": sum(local_bytes(one.values()) for one in optimizer.state.values()),
-            "master_parameters": local_bytes(copies),
+            "parameters": self._on_device(own),
+            "buffers": self._on_device(model.buffers()),
+            "optimizer_state": sum(
+                self._on_device(one.values()) for one in optimizer.state.values()
+            ),
+            "master_parameters": self._on_device(copies),
         }
         return [held]
+
+    def _on_device(self, tensors: Iterable[Any]) -> int:
+        """Bytes of those that this device holds: some may be kept on the host."""
+        kind = self.context.device.type
+        return local_bytes(
+            one for one in tensors if isinstance(one, Tensor) and one.device.type == kind
+        )
 
     def held_addresses(self) -> dict[int, str]:
         """See ``Session``: DeepSpeed's own buffers cannot be told apart."""

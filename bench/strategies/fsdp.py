@@ -134,6 +134,7 @@ def prepare(problem: Problem, context: Context) -> Session:
         whole=lambda tensor: _whole(tensor, context.device),
         casts_itself=narrow is not None,
         is_sharded=True,
+        steps_together=True,  # shards have no gradient before it is scattered to them
     )
 
 
@@ -241,6 +242,7 @@ STRATEGIES = (
         processes="per_device",
         communicates=True,
         can_skip_sync=True,
+        shards_gradients=True,
         options=FSDPOptions,
         casts=sharding.casts,
         group_sizes=group_sizes,

@@ -20,9 +20,9 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.plan.case import Case, Machine
 from bench.strategies import sharding
-from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy
+from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.sharding import Narrow
-from workloads.base import Batch, Facts, Problem
+from workloads.base import Facts, Problem
 
 SHARDING = {
     "full_shard": ShardingStrategy.FULL_SHARD,
@@ -73,9 +73,9 @@ def _sharded_scaler(context: Context) -> GradScaler:
 
 
 def flags(facts: Facts, case: Case) -> Sequence[str]:
-    """What must be said of its figures."""
+    """What must be said of its figures: it lets few gathers be under way, and waits for them."""
     del facts
-    return sharding.flags(case)
+    return [*sharding.flags(case), *(["host_waits"] if case.device != "cpu" else [])]
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -104,6 +104,7 @@ def prepare(problem: Problem, context: Context) -> Session:
         make_scaler=_sharded_scaler,
         optimizer=problem.make_optimizer(module.parameters()),
         unsynchronised=module.no_sync,
+        steps_together=True,  # whole gradients fit no shard
         read_buckets=lambda: buckets,
         casts_itself=sharding.narrow_type(context) is not None,
         wrappers=wrappers,
@@ -141,20 +142,6 @@ class FSDP1Session(ModuleSession):
     wrappers: list[FullyShardedDataParallel]
     names: dict[Tensor, str]
     """Of each parameter in the model as it was: the wrappers add parts of their own."""
-    has_shards: bool = True
-    """Whether the last gradients are those of its shards; whole ones await synchronisation."""
-
-    def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
-        """See ``Session``."""
-        self.has_shards = sync or self.wrappers[0].sharding_strategy is ShardingStrategy.NO_SHARD
-        return super().micro_step(batch, sync=sync, mark=mark)
-
-    def optimizer_step(self) -> None:
-        """See ``Session``; whole gradients fit no shard, and are only cleared."""
-        if self.has_shards:
-            super().optimizer_step()
-        else:
-            self.optimizer.zero_grad()
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """See ``Session``."""
@@ -204,6 +191,7 @@ STRATEGIES = (
         processes="per_device",
         communicates=True,
         can_skip_sync=True,
+        shards_gradients=True,
         options=FSDP1Options,
         casts=sharding.casts,
         group_sizes=sharding.group_sizes,

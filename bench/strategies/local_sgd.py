@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     PostLocalSGDState,
     post_localSGD_hook,
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.strategies.base import Mark, ModuleSession
+from bench.strategies.base import ModuleSession
 from bench.strategies.nature import Exactness, Rhythm
-from workloads.base import Batch
 
 if TYPE_CHECKING:
     from torch.distributed.optim import PostLocalSGDOptimizer
@@ -71,16 +69,10 @@ class LocalSession(ModuleSession):
 
     averaging: PostLocalSGDOptimizer
     """The session's optimizer, under its own type."""
-    _synchronises: bool = True
-
-    def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
-        """See ``Session``."""
-        self._synchronises = sync
-        return super().micro_step(batch, sync=sync, mark=mark)
 
     def optimizer_step(self) -> None:
         """See ``Session``. A step without synchronisation averages nothing, but counts."""
-        if self._synchronises:
+        if self.is_synchronised:
             self.averaging.step()  # type: ignore[no-untyped-call]
         else:
             self.averaging.optim.step()

@@ -72,6 +72,7 @@ def prepare(problem: Problem, context: Context) -> Session:
     assert isinstance(session, ModuleSession)
     assert isinstance(session.optimizer, ZeroRedundancyOptimizer)
     session.state_keeper = session.optimizer.optim
+    session.steps_together = True  # it broadcasts what each rank has updated
     return session
 
 

@@ -19,6 +19,7 @@ class FakeNvml:
     """
 
     NVMLError = FakeNVMLError
+    nvmlMemory_v2 = 0x02000028  # noqa: N815 - the module's own name
     NVML_FI_DEV_NVLINK_GET_SPEED = 164
     NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 197
     NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198

@@ -93,8 +93,7 @@ def test_only_nccl_is_told_its_device() -> None:
 def test_driver_use_is_the_largest_at_block_ends_less_what_was_there(
     accelerator: FakeAccelerator,
 ) -> None:
-    device = AcceleratorDevice("cuda", [0], "nccl")
-    device.start_memory()
+    device = AcceleratorDevice("cuda", [0], "nccl", used_before=[10])
     accelerator.used = 90  # warm-up
     accelerator.used = 40
     device.reset_peaks()
@@ -199,7 +198,6 @@ def test_what_counts_as_out_of_memory(error: BaseException, expected: bool) -> N
 def test_peaks_of_a_real_device_are_reset() -> None:
     device = AcceleratorDevice(torch.accelerator.current_accelerator().type, [0], None)  # type: ignore[union-attr]
     device.claim()
-    device.start_memory()
     big = torch.ones(2**28, device=device.torch_device)
     del big
     device.reset_peaks()
@@ -246,7 +244,6 @@ def test_one_process_that_drives_several_devices_looks_at_each(
     monkeypatch.setattr(torch, "accelerator", fake)
     case = make_case(device="cuda", strategy="dp", world_size=3)
     device = open_device(case, range(3), [(0,)] * 3, used_before=(1, None, 3))
-    device.start_memory()
     device.synchronize()
     assert [call for call in fake.calls if call[0] == "synchronize"] == [
         ("synchronize", 0),
@@ -258,8 +255,11 @@ def test_one_process_that_drives_several_devices_looks_at_each(
     device.sample_memory()
     peaks = device.peaks()
     assert [peak.allocated for peak in peaks] == [1000, 1001, 1002]
-    # What the parent saw before, or else what was there when the process began: 11.
-    assert [peak.driver for peak in peaks] == [60 - 1, 61 - 11, 62 - 3]
+    assert [peak.driver for peak in peaks] == [
+        60 - 1,
+        None,
+        62 - 3,
+    ]  # less what the parent saw before
     assert [peak.process is not None for peak in peaks[1:]] == [False, False]
     device.enter(2)
     assert fake.calls[-1] == ("set_device_index", 2)

@@ -78,9 +78,7 @@ def test_it_finds_the_same_overlap_as_we_do(tmp_path: Path) -> None:
         (tmp_path / f"{rank}.json").write_text(json.dumps(document(rank)))
     ours = costs(
         [
-            read_steps(
-                read_events(tmp_path / f"{rank}.json"), steps=2, world_size=2, on_accelerator=True
-            )
+            read_steps(read_events(tmp_path / f"{rank}.json"), steps=2, world_size=2, device=rank)
             for rank in (0, 1)
         ],
         2,

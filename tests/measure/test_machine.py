@@ -8,14 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.measure.machine import (
-    core_speeds,
-    cpu_quota,
-    one_per_core,
-    parse_cpu_list,
-    probe_in_child,
-    visible_name,
-)
+from bench.measure.cores import core_speeds, cpu_quota, one_per_core, parse_cpu_list
+from bench.measure.machine import probe_in_child, visible_name
 from bench.plan.case import Machine
 from tests.measure.trees import write_tree
 

@@ -30,7 +30,12 @@ def install(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml | None) -> None:
 
 def test_what_was_used_before_is_asked_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {name: 10 * number for number, name in enumerate(NAMES)}
-    nvml = FakeNvml(*NAMES[:3], nvmlDeviceGetMemoryInfo=lambda one: SimpleNamespace(used=used[one]))
+
+    def info(one: str, version: int) -> SimpleNamespace:
+        assert version == FakeNvml.nvmlMemory_v2  # the first form counts the driver's own part
+        return SimpleNamespace(used=used[one])
+
+    nvml = FakeNvml(*NAMES[:3], nvmlDeviceGetMemoryInfo=info)
     install(monkeypatch, nvml)
     case = make_case(device="cuda", world_size=3)
     assert used_before(case, EIGHT_GPUS) == (0, 10, 20)

@@ -19,7 +19,7 @@ SGD = kernel("vectorized_elementwise_kernel", 700, 800)
 
 
 def read(path: Path, *events: dict[str, Any], **settings: Any) -> StepsTrace:
-    arguments = {"steps": 1, "world_size": 2, "on_accelerator": True} | settings
+    arguments = {"steps": 1, "world_size": 2, "device": 0} | settings
     return read_steps(read_events(write(path, steps(), *events)), **arguments)
 
 
@@ -183,11 +183,21 @@ def test_gloo_events_and_operators_of_a_cpu(tmp_path: Path) -> None:
         gloo("gloo:all_reduce", 300, 700, 1000),
         gloo("gloo:all_gather", 800, 900, 500),
     ]
-    found = cost_of(tmp_path, events, on_accelerator=False)
+    found = cost_of(tmp_path, events, device=None)
     assert microseconds(found.busy_s) == 500
     assert microseconds(found.exposed_s) == 400
     payloads = {one.operation: one.payload_bytes for one in found.collectives}
     assert payloads == {"all_reduce": 4000, "all_gather": 4000}
+
+
+def test_what_gloo_carries_of_a_device_is_hidden_by_that_devices_kernels(tmp_path: Path) -> None:
+    # Rank 1 computes on device 1 from 100 to 900, and gloo moves its tensors from 300 to 700.
+    gemm = kernel("gemm", 100, 900, pid=1)
+    moved = event("user_annotation", "gloo:all_reduce", 300, 700, pid=1000, tid=1000)
+    trace = read(tmp_path / "rank1.json", gemm, moved, device=1)
+    found = costs([trace], 2)
+    assert microseconds(found.busy_s) == 400
+    assert found.hidden_fraction == 1.0
 
 
 def test_steps_without_communication_cost_none(tmp_path: Path) -> None:
@@ -207,7 +217,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: str) -> Non
 def test_a_trace_without_the_steps_is_refused(tmp_path: Path) -> None:
     events = read_events(write(tmp_path / "trace.json", GEMM))
     with pytest.raises(ValueError, match=STEPS):
-        read_steps(events, steps=1, world_size=2, on_accelerator=True)
+        read_steps(events, steps=1, world_size=2, device=0)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +365,7 @@ def test_a_gather_is_of_its_own_group_where_the_trace_tells_of_it(tmp_path: Path
     told = event(
         "cpu_op", "c10d::_allgather_base_", 90, 95, **{"Input Dims": [[20], [10], [], [], []]}
     )
-    settings = {"world_size": 4, "on_accelerator": False}
+    settings = {"world_size": 4, "device": None}
     trace = read(tmp_path / "rank0.json", told, gather(100, 10), gather(300, 50), **settings)
     assert [(span.ranks, span.payload_bytes) for span in trace.spans] == [(2, 80), (4, 800)]
     (collective,) = costs([trace], ranks=None).collectives

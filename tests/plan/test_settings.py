@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import msgspec
 import pytest
 
+from bench.analyze.checks import FLAGS
 from bench.errors import FilterError, SuiteError
 from bench.plan import settings
 from bench.plan.case import Machine
+from bench.plan.fit import IN_SWITCH
 from bench.plan.reader import MAX_ENVIRONMENTS
 from bench.plan.registry import find_strategy, find_workload
 from bench.plan.settings import problem_of
@@ -84,6 +87,66 @@ def test_the_scaler_that_waits_for_the_device_is_named() -> None:
     flags = [one.flags for one in plan(text, EIGHT_GPUS)]
     assert flags == [("scaler_syncs",), ("scaler_syncs",), ()]
     assert all("scaler_syncs" not in one.flags for one in plan(text))
+
+
+def test_what_gloo_copies_through_the_host_is_named() -> None:
+    text = block("backend: [gloo, nccl], world_sizes: [2]", strategy="ddp")
+    on_devices = {one.case.backend: one.flags for one in plan(text, EIGHT_GPUS)}
+    assert "staged" in on_devices["gloo"]
+    assert "staged" not in on_devices["nccl"]
+    assert all("staged" not in one.flags for one in plan(text))
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_told"),
+    [
+        ({}, True),
+        ({"NCCL_NVLS_ENABLE": "0"}, False),
+        ({"NCCL_ALGO": "Ring"}, False),
+        ({"NCCL_ALGO": "NVLS,Ring"}, True),
+    ],
+)
+def test_a_switch_that_reduces_is_named_unless_nccl_must_not_use_it(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_told: bool
+) -> None:
+    for name in ("NCCL_NVLS_ENABLE", "NCCL_ALGO"):
+        monkeypatch.delenv(name, raising=False)
+    machine = msgspec.structs.replace(EIGHT_GPUS, reduces_in_switch=True)
+    text = block(f"env: {json.dumps(variables)}, world_sizes: [1, 2]", strategy="ddp")
+    flags = {one.case.world_size: one.flags for one in plan(text, machine)}
+    assert {size: IN_SWITCH in one for size, one in flags.items()} == {1: False, 2: is_told}
+    assert IN_SWITCH in FLAGS
+
+
+def test_batch_norm_of_all_devices_together_takes_one_sample_of_each() -> None:
+    def reasons(option: str) -> list[str | None]:
+        text = block(
+            "per_device_batch: 1, world_sizes: [1, 2]",
+            workload="resnet152:tiny",
+            strategy=f"ddp: {{sync_batchnorm: {option}}}",
+        )
+        return [one.skip_reason for one in plan(text, EIGHT_GPUS)]
+
+    alone, together = reasons("true")
+    assert alone is not None
+    assert "at least 2 samples" in alone
+    assert together is None
+    assert all(reason is not None for reason in reasons("false"))
+
+
+def test_strategies_that_wait_on_an_accelerator_say_so() -> None:
+    unused = "{transformer: {preset: tiny, unused_branch: true}}"
+    search = "ddp: {find_unused_parameters: true}"
+    for text, waits in (
+        (block("world_sizes: [2]", strategy="fsdp1"), True),
+        (block("world_sizes: [2]", strategy="fsdp"), False),
+        (block("world_sizes: [2]", strategy=search, workload=unused), True),
+        (block("world_sizes: [2]", strategy=search), False),  # all are used, and none is copied
+    ):
+        (planned,) = plan(text, EIGHT_GPUS)
+        assert ("host_waits" in planned.flags) is waits, text
+        (on_cpu,) = plan(text)
+        assert "host_waits" not in on_cpu.flags
 
 
 @pytest.mark.parametrize(

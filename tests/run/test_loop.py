@@ -180,7 +180,9 @@ def test_every_micro_step_synchronises_where_it_is_asked_to() -> None:
 def test_warm_up_rules() -> None:
     assert warmup_rule(Effort(), "cpu")[0] >= 3  # DDP rebuilds its buckets in the second step
     assert warmup_rule(Effort(), "cuda") == (12, 2.0)
-    assert warmup_rule(Effort(warmup_steps=7), "cuda") == (7, 0.0)
+    assert warmup_rule(Effort(warmup_steps=7), "cpu") == (7, 0.0)
+    assert warmup_rule(Effort(warmup_steps=7), "cuda") == (11, 0.0)  # DDP times itself before
+    assert warmup_rule(Effort(warmup_steps=40), "cuda") == (40, 0.0)
     engine = make_engine(FakeTime(), forward_s=0.5)
     assert warm_up(engine, (0, 0.0)).first_step_s is None
     warm = warm_up(engine, (5, 0.0))

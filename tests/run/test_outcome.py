@@ -11,6 +11,7 @@ from bench.measure.compilation import Compiled
 from bench.measure.memory import Peaks
 from bench.measure.trace import Span, StepsTrace
 from bench.plan.case import Effort
+from bench.plan.fit import IN_SWITCH
 from bench.records.record import Conditions, HostConditions, Parity, Placement, Record
 from bench.run.culprit import find_culprit
 from bench.run.handover import Assignment, Failure, Job, Measured, RankOutcome
@@ -342,6 +343,17 @@ def test_the_communication_pass_combines_the_ranks_traces() -> None:
     (collective,) = found.collectives
     assert (collective.op, collective.calls, collective.payload_bytes) == ("all_reduce", 0.5, 500)
     assert collective.wire_bytes_minimum == 500
+    in_switch = to_record(
+        assignment("communication"),
+        [outcome(0, trace=trace(6.0)), outcome(1, trace=trace(8.0))],
+        run_id="r",
+        environment="e",
+        units=("image", 1),
+        flags=[IN_SWITCH],
+    )
+    assert in_switch.communication is not None
+    assert in_switch.communication.collectives is not None
+    assert in_switch.communication.collectives[0].wire_bytes_minimum is None
 
 
 def test_the_memory_pass_gives_a_peak_where_nothing_drifts() -> None:
@@ -406,3 +418,14 @@ def test_steps_that_the_scaler_skipped_are_counted_and_flagged() -> None:
     assert (some.timing.skipped_steps, "steps_skipped" in some.flags) == (3, True)
     assert (old.timing.skipped_steps, "steps_skipped" in old.flags) == (None, False)
     assert "steps_skipped" in FLAGS
+
+
+def test_an_allocator_that_ran_short_within_the_window_is_told() -> None:
+    plenty = outcome(0)
+    assert plenty.measured is not None
+    short = msgspec.structs.replace(
+        plenty, measured=msgspec.structs.replace(plenty.measured, allocator_retries=1)
+    )
+    assert "allocator_retries" not in record_of(plenty).flags
+    assert "allocator_retries" in record_of(short).flags
+    assert "allocator_retries" in FLAGS

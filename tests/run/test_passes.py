@@ -112,6 +112,15 @@ def test_the_first_fsdp_can_leave_synchronisation_out(launcher: Launcher, kind: 
     assert record.communication.sync_pairs_s
 
 
+@pytest.mark.parametrize("strategy", ["fsdp", "zero"])
+def test_steps_without_synchronisation_leave_a_scaler_alone(
+    launcher: Launcher, strategy: str
+) -> None:
+    # Shards have no gradient then, and ranks that decide apart would not meet in a broadcast.
+    found = communication(launcher, strategy, precision="fp16-amp")
+    assert found.sync_pairs_s
+
+
 def test_dp_says_what_it_moves_and_hides_none_of_it(launcher: Launcher) -> None:
     found = communication(launcher, "dp")
     operations = by_operation(found)

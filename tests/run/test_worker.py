@@ -26,12 +26,13 @@ class FakeDevice:
     def claim(self) -> None:
         self.calls.append("claim")
 
-    def start_memory(self) -> None:
-        self.calls.append("memory")
-
 
 def join(
-    monkeypatch: pytest.MonkeyPatch, strategy: str, processes: int, job: Any = "timing"
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    processes: int,
+    job: Any = "timing",
+    carried_by: str = "nccl",
 ) -> Any:
     calls: list[Any] = []
 
@@ -40,6 +41,7 @@ def join(
 
     monkeypatch.setattr(distributed, "init_process_group", init)
     monkeypatch.setattr(distributed, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "carrier", lambda _: carried_by)
     case = make_case(
         strategy=strategy,
         world_size=2,
@@ -64,7 +66,7 @@ def test_the_device_is_claimed_before_the_group_is_joined_and_told_to_nccl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = join(monkeypatch, "ddp", 2)
-    assert calls == ["claim", "memory", ("cpu:gloo,cuda:nccl", torch.device("cuda", 1))]
+    assert calls == ["claim", ("cpu:gloo,cuda:nccl", torch.device("cuda", 1))]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,16 @@ def test_the_device_is_claimed_before_the_group_is_joined_and_told_to_nccl(
 def test_a_process_that_shares_nothing_joins_no_group(
     monkeypatch: pytest.MonkeyPatch, strategy: str, processes: int, job: str
 ) -> None:
-    assert join(monkeypatch, strategy, processes, job) == ["claim", "memory"]
+    assert join(monkeypatch, strategy, processes, job) == ["claim"]
 
 
 def test_a_wrapper_on_one_device_has_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(join(monkeypatch, "ddp", 1)) == 3
+    assert len(join(monkeypatch, "ddp", 1)) == 2
+
+
+def test_what_another_backend_carries_is_no_row_of_the_one_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(RuntimeError, match="carried by gloo, not by nccl"):
+        join(monkeypatch, "ddp", 2, carried_by="gloo")
+    assert len(join(monkeypatch, "ddp", 2, carried_by="NCCL2")) == 2
