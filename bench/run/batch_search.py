@@ -153,8 +153,13 @@ def find_max_batch(
 
 
 def _peaks(memory: Memory | None) -> list[int | None]:
-    """Per device: of the allocator, or of the process where there is none."""
+    """Per device: of live tensors, else of the allocator, or of the process where there is none."""
     if memory is None:
         return []
-    pairs = zip(memory.peak_allocated_bytes, memory.peak_process_bytes, strict=True)
-    return [process if allocated is None else allocated for allocated, process in pairs]
+    figures = zip(
+        memory.peak_allocated_bytes,
+        memory.peak_reserved_bytes,
+        memory.peak_process_bytes,
+        strict=True,
+    )
+    return [next((one for one in known if one is not None), None) for known in figures]

@@ -133,7 +133,7 @@ def measure_communication(rank: Rank) -> Session:
     rank.note(
         phase="communication",
         expected_s=expected_pairs_s(length, warm.pilot_s, window, rank.rhythm),
-        bucket_bytes=engine.session.bucket_bytes(),
+        bucket_bytes=engine.session.bucket_bytes() or None,
     )
     if rank.strategy.can_skip_sync and _has_room_for_whole_gradients(rank):
         if rank.compilation is not None:  # a wrapper's forward may be another one without it
@@ -190,7 +190,7 @@ def measure_memory(rank: Rank) -> Session:
         # A strategy that settles holds what it needs after the first step of its own kind.
         rhythm = rank.rhythm
         run_block(engine, max(2, rhythm.settle_steps + 1))
-        _await_buckets(rank, engine)
+        _await_buckets(engine)
         data = _Data(engine.batches)
         watched = dataclasses.replace(engine, batches=data)
         _profiled_steps(
@@ -206,10 +206,10 @@ def measure_memory(rank: Rank) -> Session:
     return engine.session
 
 
-def _await_buckets(rank: Rank, engine: Engine) -> None:
+def _await_buckets(engine: Engine) -> None:
     """Go on until DDP has its last buckets, which a static graph rebuilds a step later."""
     for _ in range(REBUILDING_STEPS):
-        if rank.processes == 1 or engine.session.bucket_bytes() is not None:
+        if engine.session.bucket_bytes() != []:
             return
         run_block(engine, 1)
 

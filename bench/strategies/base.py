@@ -122,7 +122,9 @@ class Session(Protocol):
         """Name, as in the model alone, and value of every buffer that this process has."""
 
     def bucket_bytes(self) -> list[int] | None:
-        """Sizes of what is communicated at once, None for a strategy without such units.
+        """Sizes of what is communicated at once; empty before they are settled.
+
+        None for a strategy that has no such units, or does not tell of them.
 
         DDP's gradient buckets in use, FSDP's parameters of each sharded unit.
         """

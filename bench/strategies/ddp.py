@@ -185,7 +185,7 @@ class FirstSynchronised:
 
 
 def _bucket_bytes(module: DistributedDataParallel) -> list[int] | None:
-    """The layout after DDP rebuilt its buckets, as it reports it; None before that.
+    """The layout after DDP rebuilt its buckets, as it reports it; empty before that.
 
     While it searches for unused parameters it never rebuilds them: then those that it began with.
     """
@@ -195,7 +195,7 @@ def _bucket_bytes(module: DistributedDataParallel) -> list[int] | None:
     found = read()
     keeps = module.find_unused_parameters and not module.static_graph
     text = str(found.get("bucket_sizes" if keeps else "rebuilt_bucket_sizes", ""))
-    return [int(size) for size in text.split(",") if size.strip()] or None
+    return [int(size) for size in text.split(",") if size.strip()]
 
 
 STRATEGIES = (
