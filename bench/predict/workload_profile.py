@@ -149,7 +149,7 @@ def _counted(problem: Problem, batch: Batch) -> Counted:
         output: Any = model(*batch.inputs)
         loss = problem.loss(output, batch)
         forward = counter.get_total_flops()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         backward = counter.get_total_flops() - forward
     if not ready:
         raise BenchError("no parameter has a gradient")

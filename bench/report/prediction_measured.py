@@ -50,9 +50,9 @@ def study_text(boards: Sequence[Scoreboard]) -> str:
             parts.append(measured_board(board.scores, board.regrets, under_twice=board.under_twice))
             continue
         parts += [
-            f"**Two numbers of each model are fitted** to its cells over {escape(board.fitted_on)}, "
-            "which count in neither table: what a byte on the bus takes of computation, and how "
-            "long collectives take in a step next to their curves.",
+            "**Two numbers of each model are fitted** to its cells over "
+            f"{escape(board.fitted_on)}, which count in neither table: what a byte on the bus "
+            "takes of computation, and how long collectives take in a step next to their curves.",
             errors(board.scores),
             promises(board.scores, board.regrets),
         ]
