@@ -24,6 +24,10 @@ LEAST_GAIN = 0.01
 """A setting that is predicted to bring less is not worth having: predictions err by more."""
 ROUND = 8
 """Batches are multiples of it, from there on."""
+FULL = 0.99
+"""Of what is left of the memory: as far as a line through two batches is trusted."""
+LEAST_BATCH = 2
+"""A batch norm needs two samples."""
 GIB = 2**30
 ACCELERATOR = "cuda"
 """Whose memory is predicted: links between processors are another matter."""
@@ -44,8 +48,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 def recommend(question: Question, wish: Wish, *, told: Told = lambda _: None) -> Advice:
     """The quickest way that fits, over strategies, caps of buckets and batches.
 
-    Two batches are tried of each way: that of the profile, and the largest that is predicted to
-    fit. Which cap is best is decided by time alone: buckets hold all gradients at any cap.
+    Two batches are tried of each way: that of the profile, and one that nearly fills the memory.
+    Which cap is best is decided by time alone: buckets hold all gradients at any cap.
 
     Args:
         question: the profile, the network, and the errors to expect.
@@ -61,21 +65,23 @@ def recommend(question: Question, wish: Wish, *, told: Told = lambda _: None) ->
         raise BenchError("nothing is left of the devices' memory after the allowance")
     asked = question.profile.case.per_device_batch
     plain = [ask(question, way, wish.places) for way in ways]
+    *memories, twice = _memories([*plain, ask(at(question, 2 * asked), ways[0], wish.places)])
+    a_sample = _of_a_sample(memories[0], twice, asked)
     found: list[Candidate] = []
     ruled_out: list[Candidate] = []
     tried: list[tuple[Way, int]] = []
-    for way, one, memory in zip(ways, plain, _memories(plain, limit), strict=True):
+    for way, one, memory in zip(ways, plain, memories, strict=True):
         told(f"memory of {one.case.label}: {_words(memory)}")
         reason = memory.reason or _too_large(memory, limit)
         if reason is not None:
             ruled_out.append(_candidate(one, memory, reason))
         else:
             tried.append((way, asked))
-        largest = None if memory.max_batch is None else memory.max_batch.per_device_batch
-        if largest is not None and rounded(largest) != asked:
-            tried.append((way, rounded(largest)))
+        largest = _largest(memory, asked, a_sample, limit)
+        if largest is not None and largest != asked:
+            tried.append((way, largest))
     chosen = [_best_cap(question, way, wish.places, batch) for way, batch in tried]
-    for one, memory in zip(chosen, _memories(chosen, None), strict=True):
+    for one, memory in zip(chosen, _memories(chosen), strict=True):
         reason = memory.reason or _too_large(memory, limit)
         (found if reason is None else ruled_out).append(_candidate(one, memory, reason))
     found.sort(key=lambda one: -one.predicted.samples_per_s)
@@ -104,13 +110,31 @@ def rounded(batch: int) -> int:
     return batch if batch < ROUND else batch // ROUND * ROUND
 
 
-def _memories(rows: Sequence[Predicted], limit: int | None) -> Iterator[PredictedMemory]:
-    """Memory of each, in their order; with a limit, the largest batch, too."""
+def _of_a_sample(once: PredictedMemory, twice: PredictedMemory, batch: int) -> float | None:
+    """Bytes that a sample more needs, of activations: the same under all strategies, nearly."""
+    if once.peak_bytes is None or twice.peak_bytes is None:
+        return None
+    return (twice.peak_bytes - once.peak_bytes) / batch
+
+
+def _largest(memory: PredictedMemory, batch: int, a_sample: float | None, limit: int) -> int | None:
+    """The batch at which a way is about to be full; its own prediction will say whether it fits.
+
+    None where nothing is known, or nothing fits.
+    """
+    if memory.peak_bytes is None or a_sample is None or a_sample <= 0:
+        return None
+    found = rounded(int(batch + (FULL * limit - memory.peak_bytes) / a_sample))
+    return found if found >= LEAST_BATCH else None
+
+
+def _memories(rows: Sequence[Predicted]) -> Iterator[PredictedMemory]:
+    """Memory of each, in their order."""
     cases = [_on_accelerators(one.case) for one in rows]
     reasons = [obstacle(case) for case in cases]
     answers = ask_memory(
         [
-            MemoryQuestion(case=case, limit_bytes=limit)
+            MemoryQuestion(case=case)
             for case, reason in zip(cases, reasons, strict=True)
             if reason is None
         ]
@@ -132,9 +156,7 @@ def _too_large(memory: PredictedMemory, limit: int) -> str | None:
 def _words(memory: PredictedMemory) -> str:
     if memory.peak_bytes is None:
         return str(memory.reason)
-    batch = memory.max_batch and memory.max_batch.per_device_batch
-    at_most = f", a batch of {batch} at most" if batch else ""
-    return f"{memory.peak_bytes / GIB:.3g} GiB of tensors{at_most}"
+    return f"{memory.peak_bytes / GIB:.3g} GiB of tensors"
 
 
 def _candidate(one: Predicted, memory: PredictedMemory, reason: str | None) -> Candidate:

@@ -30,12 +30,11 @@ TO_READ = """\
 Eligible is what is predicted to fit: the peak of tensors, from the strategy's own code on tensors
 without data, and an allowance for what no tensor shows. Time is from a step of one device, counts
 or marks of its gradients, and links as published or measured. Of each way two batches are tried:
-the one asked for, and the largest that fits; of DDP several caps of buckets. A setting that is
-predicted to bring less than {gain} is not taken. Intervals are those in which eight in ten
+the one asked for, and one that nearly fills the memory; of DDP several caps of buckets. A setting
+that is predicted to bring less than {gain} is not taken. Intervals are those in which eight in ten
 published figures lay; they are of the whole level, and narrower between two ways on the same
 devices, by how much is not known. A larger batch trains another way, and steps are taken to be in
-proportion to it.
-Measure before you believe it: `bench run` with these cases, on such devices."""
+proportion to it. Measure before you believe it: `bench run` with these cases, on such devices."""
 
 
 def as_data(advice: Advice) -> dict[str, Any]:
