@@ -120,7 +120,8 @@ def schedule(plan: Sequence[PlannedCase], seed: int, *, traced: bool = False) ->
         visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
     measured = [planned for planned in runnable if not planned.case.twin]
     explained = [planned for planned in measured if planned.effort.breakdown]
-    visit("communication", 0, (one for one in explained if traced or _has_communication(one.case)))
+    talking = [one for one in explained if _has_communication(one.case)]
+    visit("communication", 0, measured if traced else talking)
     visit("memory", 0, (one for one in explained if _needs_memory_pass(one.case)))
     visit("max_batch", 0, (one for one in measured if one.effort.find_max_batch))
     return steps
