@@ -88,7 +88,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     link: str | None = None
     """None for a profile."""
     group: str = ""
-    """Of cells: which of the model's over the link."""
+    """Of cells: which of the model's over the link; of a profile, when it is measured."""
     strategies: tuple[Any, ...] = ()
     """As a suite names them."""
     launches: int = 5
@@ -106,21 +106,33 @@ def ddp(*settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def full_study() -> Iterator[Part]:
-    """All parts, in the order in which they are measured."""
-    yield from (Part(kind="profile", model=model) for model in (TRANSFORMER, RESNET))
+    """All parts, in the order in which they are measured.
+
+    Each model is profiled before, amid and after its cells: of its profiles that with the median
+    step is used, so that neither one odd launch nor a drift of the machine is in all predictions.
+    """
+    yield from _profiles("before")
     yield from (Part(kind="link", link=link) for link in (*LINKS, FIT_ON))
-    caps, rest = ddp(*PLAIN), (*ddp(*HALVES, *WITH_CAP), "fsdp")
+    caps, halves = ddp(*PLAIN), ddp(*HALVES)
+    rest = (*halves, *ddp(*WITH_CAP))
+    # FSDP over the slowest link, and ResNet-152 over both slow ones, take minutes a cell, and are
+    # communication alone.
     yield _cells(TRANSFORMER, "300mbit", "caps", caps)
     yield _cells(TRANSFORMER, "300mbit", "rest", rest)
     for link in LINKS[1:]:
-        yield _cells(TRANSFORMER, link, "all", (*caps, *rest))
-    # Over slower links a cell of it takes minutes, and is communication alone.
+        yield _cells(TRANSFORMER, link, "all", (*caps, *rest, "fsdp"))
+    yield from _profiles("amid")
     yield _cells(RESNET, "1gbit", "caps", caps)
-    yield _cells(RESNET, "1gbit", "hooks", ddp(*HALVES))
+    yield _cells(RESNET, "1gbit", "hooks", halves)
     yield _cells(RESNET, "2gbit", "caps", caps)
-    yield _cells(RESNET, "2gbit", "rest", (*ddp(*HALVES), "fsdp"))
+    yield _cells(RESNET, "2gbit", "rest", (*halves, "fsdp"))
     yield _cells(TRANSFORMER, FIT_ON, "fit", ddp(*PLAIN[:3]))
     yield _cells(RESNET, FIT_ON, "fit", ddp(PLAIN[0], PLAIN[3]))
+    yield from _profiles("after")
+
+
+def _profiles(when: str) -> Iterator[Part]:
+    yield from (Part(kind="profile", model=model, group=when) for model in (TRANSFORMER, RESNET))
 
 
 def small_study() -> Iterator[Part]:
@@ -169,7 +181,8 @@ def text_of(part: Part) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
-PROFILE_S = 90.0
+PROFILE_S, PROFILE_STEPS = 30.0, 60
+"""Of a profile: its start and windows, and the steps that are fewer than a window has."""
 START_S = 15.0
 """Of a laboratory: its links measured, torch imported on each host."""
 ROUND_S = 4.0
@@ -186,7 +199,8 @@ GATHERS = 2.7
 def estimate_s(part: Part) -> float:
     """About how long a part takes on two idle cores. No figure of the scoreboard rests on it."""
     if part.kind == "profile":
-        return PROFILE_S
+        assert part.model is not None
+        return PROFILE_S + PROFILE_STEPS * part.model.computed_s
     assert part.link is not None
     rate = gigabits(part.link)
     if part.kind == "link":

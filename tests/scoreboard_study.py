@@ -51,7 +51,8 @@ def place(part: Part, study: Path) -> Path:
     match part.kind:
         case "profile":
             assert part.model is not None
-            return study / PROFILES / f"{part.model.name}.json"
+            name = "-".join(word for word in (part.model.name, part.group) if word)
+            return study / PROFILES / f"{name}.json"
         case "link":
             assert part.link is not None
             return study / "links" / part.link

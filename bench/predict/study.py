@@ -1,8 +1,9 @@
 """A study: runs over links of known rate, with what is needed to predict them.
 
-A folder: ``profiles/*.json``, one a workload; ``links/NAME/collectives.jsonl``, what ``bench comm``
-measured over each link; and below it any number of results folders, whose cases name their link. A
-cell is a case with its launches. ``study.json``, if it is there, says what was fixed beforehand.
+A folder: ``profiles/*.json``, one or more a workload; ``links/NAME/collectives.jsonl``, what ``bench
+comm`` measured over each link; and below it any number of results folders, whose cases name their
+link. A cell is a case with its launches. ``study.json``, if it is there, says what was fixed
+beforehand.
 """
 
 from __future__ import annotations
@@ -104,12 +105,25 @@ def read_study(folder: Path) -> Study:
     folders = sorted(one for one in found if place_of(one, RECORDS) is not None)
     records = [record for one in folders for record in iterate_records(one)]
     return Study(
-        profiles=profiles,
+        profiles=typical(profiles),
         networks=networks,
         cells=cells_of(records),
         folders=folders,
         fit_on=_fixed(folder / STUDY).fit_on,
     )
+
+
+def typical(profiles: Iterable[Profile]) -> list[Profile]:
+    """Of several profiles of one case that with the median step, the quicker of two in the middle.
+
+    As it is: medians of parts of several would be of no step that was measured.
+    """
+    groups: dict[str, list[Profile]] = {}
+    for one in profiles:
+        groups.setdefault(one.case.id, []).append(one)
+    return [
+        sorted(some, key=lambda one: one.step_s)[(len(some) - 1) // 2] for some in groups.values()
+    ]
 
 
 def _fixed(path: Path) -> Fixed:

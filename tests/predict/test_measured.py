@@ -12,7 +12,7 @@ from bench.predict.curve import of_rows
 from bench.predict.measured import beside, boards, score
 from bench.predict.network import Network, Places
 from bench.predict.scaling import Wanted
-from bench.predict.study import Cell, Study, cells_of, read_study
+from bench.predict.study import Cell, Study, cells_of, read_study, typical
 from bench.predict.write import write_beside
 from bench.records.collectives import COLLECTIVES, Collective
 from bench.records.profile import Contention, Profile
@@ -231,3 +231,10 @@ def test_what_is_missed_is_said() -> None:
     assert "missed: median is" in text
     assert "The predicted best cap costs at most 3% more than the measured best: kept" in text
     assert promises([], []) == ""
+
+
+def test_of_several_profiles_of_a_case_the_typical_one_is_taken() -> None:
+    made = [profile(forward_s=seconds) for seconds in (9.0, 1.0, 2.0)]
+    other = profile(case=single(workload="another", id="another"))
+    assert [one.forward_s for one in typical([*made, other])] == [2.0, 1.0]
+    assert [one.forward_s for one in typical(made[:2])] == [1.0]

@@ -45,7 +45,7 @@ def test_the_study_is_as_large_as_it_must_be_and_no_longer() -> None:
     assert all(part.launches >= LEAST_LAUNCHES for part in PARTS)
     assert all(estimate_s(part) < 15 * 60 for part in PARTS)
     assert sum(map(estimate_s, PARTS)) < 100 * 60
-    assert "18 parts, about" in in_words(PARTS)
+    assert "22 parts, about" in in_words(PARTS)
 
 
 def test_no_link_that_is_scored_is_fitted_to_and_each_is_measured() -> None:
@@ -55,6 +55,14 @@ def test_no_link_that_is_scored_is_fitted_to_and_each_is_measured() -> None:
     assert measured == {*LINKS, FIT_ON}
     models = {part.model.name for part in PARTS if part.link == FIT_ON and part.model is not None}
     assert models == {"transformer", "resnet152"}
+
+
+def test_each_model_is_profiled_before_amid_and_after_its_cells() -> None:
+    kinds = [part.kind for part in PARTS]
+    assert kinds[:2] == kinds[-2:] == ["profile", "profile"]
+    profiles = [part for part in PARTS if part.kind == "profile"]
+    assert len(profiles) == 6
+    assert len({place(part, Path("study")) for part in profiles}) == 6
 
 
 def test_names_of_parts_are_their_own() -> None:
