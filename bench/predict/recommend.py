@@ -26,6 +26,8 @@ ROUND = 8
 """Batches are multiples of it, from there on."""
 FULL = 0.99
 """Of what is left of the memory: as far as a line through two batches is trusted."""
+FURTHEST = 8
+"""Times the profile's batch, as far as a step is trusted to be in proportion to it."""
 LEAST_BATCH = 2
 """A batch norm needs two samples."""
 GIB = 2**30
@@ -48,8 +50,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 def recommend(question: Question, wish: Wish, *, told: Told = lambda _: None) -> Advice:
     """The quickest way that fits, over strategies, caps of buckets and batches.
 
-    Two batches are tried of each way: that of the profile, and one that nearly fills the memory.
-    Which cap is best is decided by time alone: buckets hold all gradients at any cap.
+    Two batches are tried of each way: that of the profile, and one that nearly fills the memory,
+    or ``FURTHEST`` times the profile's. Which cap is best is decided by time alone: buckets hold all gradients at any cap.
 
     Args:
         question: the profile, the network, and the errors to expect.
@@ -65,8 +67,10 @@ def recommend(question: Question, wish: Wish, *, told: Told = lambda _: None) ->
         raise BenchError("nothing is left of the devices' memory after the allowance")
     asked = question.profile.case.per_device_batch
     plain = [ask(question, way, wish.places) for way in ways]
-    *memories, twice = _memories([*plain, ask(at(question, 2 * asked), ways[0], wish.places)])
-    a_sample = _of_a_sample(memories[0], twice, asked)
+    known = next((n for n, one in enumerate(plain) if _obstacle(one) is None), 0)
+    larger = ask(at(question, 2 * asked), ways[known], wish.places)
+    *memories, twice = _memories([*plain, larger])
+    a_sample = _of_a_sample(memories[known], twice, asked)
     found: list[Candidate] = []
     ruled_out: list[Candidate] = []
     tried: list[tuple[Way, int]] = []
@@ -118,20 +122,23 @@ def _of_a_sample(once: PredictedMemory, twice: PredictedMemory, batch: int) -> f
 
 
 def _largest(memory: PredictedMemory, batch: int, a_sample: float | None, limit: int) -> int | None:
-    """The batch at which a way is about to be full; its own prediction will say whether it fits.
+    """The batch at which a way is about to be full, or the largest that is trusted.
+
+    Its own prediction will say whether it fits.
 
     None where nothing is known, or nothing fits.
     """
     if memory.peak_bytes is None or a_sample is None or a_sample <= 0:
         return None
-    found = rounded(int(batch + (FULL * limit - memory.peak_bytes) / a_sample))
+    fits = int(batch + (FULL * limit - memory.peak_bytes) / a_sample)
+    found = rounded(min(fits, FURTHEST * batch))
     return found if found >= LEAST_BATCH else None
 
 
 def _memories(rows: Sequence[Predicted]) -> Iterator[PredictedMemory]:
     """Memory of each, in their order."""
     cases = [_on_accelerators(one.case) for one in rows]
-    reasons = [obstacle(case) for case in cases]
+    reasons = [_obstacle(one) for one in rows]
     answers = ask_memory(
         [
             MemoryQuestion(case=case)
@@ -141,6 +148,11 @@ def _memories(rows: Sequence[Predicted]) -> Iterator[PredictedMemory]:
     )
     for case, reason in zip(cases, reasons, strict=True):
         yield next(answers) if reason is None else PredictedMemory(case=case, reason=reason)
+
+
+def _obstacle(one: Predicted) -> str | None:
+    """Why its memory cannot be predicted."""
+    return obstacle(_on_accelerators(one.case))
 
 
 def _on_accelerators(case: Case) -> Case:

@@ -1,8 +1,8 @@
 """A study: runs over links of known rate, with what is needed to predict them.
 
-A folder: ``profiles/*.json``, one or more a workload; ``links/NAME/collectives.jsonl``, what ``bench
-comm`` measured over each link; and below it any number of results folders, whose cases name their
-link. A cell is a case with its launches. ``study.json``, if it is there, says what was fixed
+A folder: ``profiles/*.json``, one or more a workload; ``links/NAME/collectives.jsonl``, what
+``bench comm`` measured over each link; and below it any number of results folders, whose cases name
+their link. A cell is a case with its launches. ``study.json``, if it is there, says what was fixed
 beforehand.
 """
 

@@ -30,11 +30,12 @@ TO_READ = """\
 Eligible is what is predicted to fit: the peak of tensors, from the strategy's own code on tensors
 without data, and an allowance for what no tensor shows. Time is from a step of one device, counts
 or marks of its gradients, and links as published or measured. Of each way two batches are tried:
-the one asked for, and one that nearly fills the memory; of DDP several caps of buckets. A setting
-that is predicted to bring less than {gain} is not taken. Intervals are those in which eight in ten
-published figures lay; they are of the whole level, and narrower between two ways on the same
-devices, by how much is not known. A larger batch trains another way, and steps are taken to be in
-proportion to it. Measure before you believe it: `bench run` with these cases, on such devices."""
+the one asked for, and one that nearly fills the memory, but no more than eight times as large; of
+DDP several caps of buckets. A setting that is predicted to bring less than {gain} is not taken.
+Intervals are those in which eight in ten published figures lay: of the whole level. Errors that two
+ways share cancel between them; how large the rest is, is not known. A larger batch trains another
+way, and steps are taken to be in proportion to it. Measure before you believe it: `bench run` with
+these cases, on such devices."""
 
 
 def as_data(advice: Advice) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _choice(advice: Advice) -> Iterator[str]:
     if best is None:
         yield "**No recommendation**: nothing is predicted to fit."
         yield _table(rows)
+        yield _ruled_out(advice)
         return
     case = best.predicted.case
     yield (
@@ -85,6 +87,7 @@ def _choice(advice: Advice) -> Iterator[str]:
     )
     yield "\n".join(f"- {escape(one)}" for one in _reasons(advice, best))
     yield _table(rows)
+    yield _ruled_out(advice)
     text, reason = _program(case)
     if text is None:
         yield f"No program: {escape(str(reason))}."
@@ -171,12 +174,21 @@ def _table(rows: Sequence[Candidate]) -> str:
             f"{one.predicted.speedup:.3g}",
             f"{1e3 * one.predicted.exposed_s:.3g}",
             DASH if one.peak_bytes is None else f"{one.peak_bytes / GIB:.3g}",
-            "yes" if one.reason is None else escape(one.reason),
+            "yes" if one.reason is None else "not known" if one.peak_bytes is None else "no",
         ]
         for one in rows
     ]
     align = ["left", *["right"] * 5, "left"]
     return tabulate(body, heads, tablefmt="github", disable_numparse=True, colalign=align)
+
+
+def _ruled_out(advice: Advice) -> str:
+    lines = [
+        f"- {escape(one.predicted.case.label)} at a batch of "
+        f"{one.predicted.case.per_device_batch}: {escape(str(one.reason))}"
+        for one in advice.ruled_out
+    ]
+    return "\n".join(["Ruled out:", "", *lines]) if lines else ""
 
 
 def _rate(one: Predicted) -> str:

@@ -53,14 +53,20 @@ def asked(memory_mib: int, strategies: str = "ddp,fsdp", **changes: Any) -> Advi
 
 
 def test_the_largest_batch_that_fits_wins_and_the_asked_one_is_named() -> None:
-    advice = asked(100, "ddp")
+    advice = asked(60, "ddp")
     assert advice.best is not None
-    # 0.99 x 100 MiB leave 89 samples beside DDP's ten MiB; of those a multiple of eight is taken.
-    assert advice.best.predicted.case.per_device_batch == 88
-    assert advice.best.peak_bytes == 98 * MIB
+    # 0.99 x 60 MiB leave 49 samples beside DDP's ten MiB; of those a multiple of eight is taken.
+    assert advice.best.predicted.case.per_device_batch == 48
+    assert advice.best.peak_bytes == 58 * MIB
     assert advice.at_asked_batch is not None
     assert advice.at_asked_batch.predicted.case.per_device_batch == 8
     assert advice.ruled_out == []
+
+
+def test_batches_far_from_the_profile_s_are_not_trusted() -> None:
+    advice = asked(1000, "ddp")
+    assert advice.best is not None
+    assert advice.best.predicted.case.per_device_batch == 8 * 8
 
 
 def test_what_does_not_fit_is_shown_and_never_chosen() -> None:
@@ -74,6 +80,7 @@ def test_what_does_not_fit_is_shown_and_never_chosen() -> None:
     assert nothing.best is None
     assert "**No recommendation**: nothing is predicted to fit." in markdown(nothing)
     assert as_data(nothing)["choice"] is None
+    assert "- ddp at a batch of 8: does not fit: " in markdown(nothing)
 
 
 def test_a_setting_that_brings_nothing_is_not_taken() -> None:
