@@ -50,8 +50,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 def recommend(question: Question, wish: Wish, *, told: Told = lambda _: None) -> Advice:
     """The quickest way that fits, over strategies, caps of buckets and batches.
 
-    Two batches are tried of each way: that of the profile, and one that nearly fills the memory,
-    or ``FURTHEST`` times the profile's. Which cap is best is decided by time alone: buckets hold all gradients at any cap.
+    Two batches are tried of each way: that of the profile, and one that nearly fills the memory, or
+    ``FURTHEST`` times the profile's. Which cap is best is decided by time alone: buckets hold all
+    gradients at any cap.
 
     Args:
         question: the profile, the network, and the errors to expect.
