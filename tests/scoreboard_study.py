@@ -26,7 +26,7 @@ import msgspec
 from bench.errors import BenchError, Interruption
 from bench.predict.study import PROFILES, STUDY, Fixed, read_study
 from bench.records.collectives import COLLECTIVES
-from bench.records.lines import COMPRESSED, open_lines
+from bench.records.lines import COMPRESSED
 from bench.records.store import RECORDS, RUN, read_run, write_atomically
 from bench.report.scrub import scrubber
 from bench.run.signals import signals_raise
@@ -153,7 +153,7 @@ def publish(study: Path, target: Path) -> None:
         if path.name in {RUN, STUDY} or path.parent.name == PROFILES:
             new.write_bytes(_indented(scrub(msgspec.json.decode(path.read_bytes()))))
         elif path.name in {RECORDS, COLLECTIVES}:
-            lines = open_lines(path).read().splitlines()
+            lines = path.read_bytes().splitlines()
             kept = b"".join(
                 msgspec.json.encode(scrub(msgspec.json.decode(one))) + b"\n" for one in lines
             )

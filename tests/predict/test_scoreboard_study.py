@@ -8,11 +8,17 @@ import pytest
 
 from bench.errors import BenchError
 from bench.plan.matrix import expand
-from bench.predict.study import LEAST_LAUNCHES, STUDY, Fixed
+from bench.predict.measured import score
+from bench.predict.scaling import Wanted
+from bench.predict.study import LEAST_LAUNCHES, STUDY, Fixed, read_study
+from bench.records.collectives import COLLECTIVES
 from bench.records.record import RunInfo
-from bench.records.store import RUN
+from bench.records.store import RECORDS, RUN, read_records
+from bench.report import scrub
 from tests import scoreboard_study
 from tests.fakes import TWO_CORES
+from tests.predict.made import MIB, launches_of, profile
+from tests.predict.test_measured import HOSTS, lines, over, rows_of, write
 from tests.scoreboard_plan import (
     FIT_ON,
     LINKS,
@@ -26,7 +32,7 @@ from tests.scoreboard_plan import (
     small_study,
     suite_of,
 )
-from tests.scoreboard_study import chosen, command_of, fix, is_finished, place
+from tests.scoreboard_study import chosen, command_of, fix, is_finished, place, publish
 
 PARTS = list(full_study())
 CELLS = [
@@ -151,3 +157,23 @@ def test_all_parts_are_tried_though_one_fails(
     assert scoreboard_study.main(["--small", "--list"]) == 0
     assert "3 parts, about" in capsys.readouterr().out
     assert scoreboard_study.main(["--small", "nothing"]) == 2
+
+
+def test_what_is_published_is_scored_alike_and_names_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, target = tmp_path / "study", tmp_path / "results" / "study"
+    fix(study)
+    write(study / "profiles" / "made.json", profile())
+    lines(study / "links" / "none" / COLLECTIVES, rows_of(MIB))
+    asked = Wanted(strategy="fsdp", places=HOSTS, backend="gloo")
+    made = launches_of(profile(), over(MIB), asked, count=5, noise=0.0, seed=0)
+    named = [msgspec.structs.replace(one, reason="on walrus-7") for one in made]
+    lines(study / "runs" / "cells" / RECORDS, named)
+    monkeypatch.setattr(scrub, "this_host", lambda: {"walrus-7"})
+    for _ in range(2):  # in the place of what was there
+        publish(study, target)
+    files = sorted(path.name for path in target.rglob("*") if path.is_file())
+    assert files == [f"{COLLECTIVES}.gz", "made.json", f"{RECORDS}.gz", STUDY]
+    assert score(read_study(target)) == score(read_study(study))
+    assert [one.reason for one in read_records(target / "runs" / "cells")] == ["on host"] * 5
