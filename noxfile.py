@@ -133,6 +133,15 @@ def predict_memory(session: nox.Session) -> None:
     run_python(session, "-m", "tests.memory_prediction", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["env"])
+def scoreboard(session: nox.Session) -> None:
+    """Measure the study that predictions of time are scored with: 100 minutes in parts, as root.
+
+    ``--list`` names the parts; some may be named. What is finished is kept.
+    """
+    run_python(session, "-m", "tests.scoreboard_study", *session.posargs)
+
+
 @nox.session(name="compile", venv_backend="none", requires=["env"])
 def compile_(session: nox.Session) -> None:
     """Prove compiled models of all kinds, with torch's own compiler. Takes long."""

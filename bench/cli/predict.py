@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from bench.cli.options import JsonOption, numbers, size_in_bytes
 from bench.cli.output import print_json, print_text, say
@@ -14,23 +15,28 @@ from bench.cli.predict_scaling import profile, scaling, score
 from bench.errors import BenchError
 from bench.plan.case import PlannedCase
 
-app = typer.Typer(name="predict", no_args_is_help=True)
+
+class _Scoring(TyperGroup):
+    """``bench predict --score STUDY`` is ``bench predict score STUDY``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See ``click.Group``."""
+        return super().parse_args(ctx, ["score", *args[1:]] if args[:1] == ["--score"] else args)
+
+
+app = typer.Typer(name="predict", no_args_is_help=True, cls=_Scoring)
 app.command()(profile)
 app.command()(scaling)
 app.command()(score)
 STRATEGIES = "single, ddp, zero, fsdp"
 
 
-@app.callback(invoke_without_command=True)
-def predict(
-    scored: Annotated[
-        bool, typer.Option("--score", help="The same as the command score, of published tables.")
-    ] = False,
-) -> None:
-    """Predict what devices would do that are not here: nothing of it is measured."""
-    if scored:
-        score()
-        raise typer.Exit
+@app.callback()
+def predict() -> None:
+    """Predict what devices would do that are not here: nothing of it is measured.
+
+    --score is the command score.
+    """
 
 
 @app.command()

@@ -14,7 +14,10 @@ from bench.cli.output import print_json, print_text, say
 from bench.errors import BenchError
 
 WorkloadArgument = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="Such as resnet152:cpu, or one's own.")
+    str,
+    typer.Argument(
+        metavar="WORKLOAD", help="Such as resnet152:cpu, 'transformer(layers=6)', or one's own."
+    ),
 ]
 
 
@@ -36,12 +39,14 @@ def profile(
     import msgspec
 
     from bench.cli.machine import warn_of_this_machine
+    from bench.predict.memory_plan import workload_entry
     from bench.records.store import write_atomically
     from bench.run.scratch import scratch
     from bench.run.server import start_server, stop_server
 
     if not out.absolute().parent.is_dir():
         raise BenchError(f"--out {out}: no such folder: {out.absolute().parent}")
+    entry = workload_entry(workload) if "(" in workload else workload
     settings: dict[str, object] = {"precision": precision, "device": device}
     if per_device_batch is not None:
         settings["per_device_batch"] = per_device_batch
@@ -56,7 +61,7 @@ def profile(
         try:
             with signals_raise():
                 machine = probe_in_server()
-                case, effort = base_case(workload, machine, settings=settings)
+                case, effort = base_case(entry, machine, settings=settings)
                 found = measure_profile(
                     case, effort, together=together, machine=machine, scratch=private
                 )
@@ -196,39 +201,35 @@ def score(
     json: JsonOption = False,
 ) -> None:
     """How wrong predictions are: published tables, and studies that were measured here."""
+    from bench.predict.measured import beside as predict_beside
+    from bench.predict.measured import boards
     from bench.predict.scoreboard import published_scores
+    from bench.predict.study import read_study
+    from bench.predict.write import write_beside
     from bench.records.store import write_atomically
     from bench.report.prediction import renewed, scoreboard
+    from bench.report.prediction_measured import study_text
 
     scores = published_scores()
-    if json and not folders:
-        print_json(scores)
-        return
-    text = scoreboard(scores)
+    studies = [(folder, read_study(folder)) for folder in folders or []]
+    found = [(folder, boards(study, fit_on)) for folder, study in studies]
+    if write and len(found) > 1:
+        raise BenchError("--write: a page shows one study; name one")
     for page in write or []:
         try:
             before = page.read_text(encoding="utf-8")
-            write_atomically(page, renewed(before, scores).encode())
+            after = renewed(before, scores, found[0][1] if found else None)
+            write_atomically(page, after.encode())
         except OSError as error:
             raise BenchError(f"{page}: cannot be written: {error.strerror}") from error
-    if not folders:
-        print_text(text)
-        return
-    from bench.predict.measured import beside as predict_beside
-    from bench.predict.measured import score as score_study
-    from bench.predict.study import read_study
-    from bench.predict.write import write_beside
-    from bench.report.prediction_measured import measured_board
-
-    studies = [(folder, read_study(folder)) for folder in folders]
-    boards = [(folder, score_study(study, fit_on=fit_on)) for folder, study in studies]
     for _, study in studies if beside else []:
-        for run, found in predict_beside(study, fit_on=fit_on):
-            write_beside(run, found)
+        for run, predicted in predict_beside(study, fit_on=fit_on):
+            write_beside(run, predicted)
             say(f"predictions beside {run}; bench report {run} shows them")
     if json:
-        print_json({str(folder): board for folder, board in boards})
+        print_json({str(folder): some for folder, some in found} if found else scores)
         return
-    for folder, board in boards:
-        text = measured_board(board.scores, board.regrets, under_twice=board.under_twice)
-        print_text(f"{folder}\n\n{text}\n")
+    if not found:
+        print_text(scoreboard(scores))
+    for folder, some in found:
+        print_text(f"{folder}\n\n{study_text(some)}\n")

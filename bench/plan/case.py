@@ -189,6 +189,8 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``limits.compile_s`` more."""
     limits: Limits = Limits()
     """Likewise for each phase of it."""
+    breakdown: bool = True
+    """Whether passes of their own follow that say where time and memory go."""
     find_max_batch: bool = False
     """Whether the largest batch per device is searched that fits into memory, in a pass of its own
     that is not timed."""

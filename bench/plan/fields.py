@@ -140,6 +140,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds for each phase of a launch, told apart so that the one at fault can be named. Helps
     to end what stands still sooner than timeout_s does. Costs the figure of a slow phase, if set
     too short."""
+    breakdown: bool = True
+    """Whether passes of their own follow the timed ones, of communication and of memory; proofs are
+    made all the same. Helps to say where time and memory go. Costs two or three launches of each
+    case."""
     find_max_batch: bool = False
     """Search the largest batch per device that fits into memory, in a pass of its own. Helps to
     see what sharding is for: more samples, or a larger model. Costs a few launches of each case."""

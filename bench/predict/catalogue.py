@@ -68,6 +68,7 @@ class Device(_Strict, frozen=True, kw_only=True):
     name: str
     memory_bytes_per_s: float
     """Read and written together, when copying."""
+    memory_mib: int
     source: str
 
 

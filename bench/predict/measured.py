@@ -20,7 +20,7 @@ from bench.predict.scaling import Prediction, Wanted, predict
 from bench.predict.schedules import SCHEDULES
 from bench.predict.study import Cell, Study, cells_of
 from bench.records.profile import Contention, Profile
-from bench.records.scaling import Regret, Scored
+from bench.records.scaling import Regret, Scoreboard, Scored
 from bench.records.store import iterate_records
 
 CAP = ("bucket_cap_mb", "bucket_cap_mb_list")
@@ -28,17 +28,8 @@ STRONGEST = 1e-7
 """Seconds of computation for a byte on the bus, up to which a fit looks: 100 times gloo's."""
 FACTORS_OF_COLLECTIVES = (0.5, 2.0)
 """And times that collectives take as long as their curves have it."""
+KEPT_FOR_FIT = "kept for a fit"
 PATIENCE = {"maxfev": 200, "xatol": 1e-4, "fatol": 1e-5}
-
-
-class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study says of the predictions."""
-
-    scores: list[Scored]
-    regrets: list[Regret]
-    under_twice: int
-    """Cells that count, whose communication takes less than twice their computation: beyond, every
-    model is right."""
 
 
 def score(study: Study, *, fit_on: str | None = None) -> Scoreboard:
@@ -46,8 +37,8 @@ def score(study: Study, *, fit_on: str | None = None) -> Scoreboard:
 
     Args:
         study: of cells.
-        fit_on: link whose cells are used to fit what overlap costs, and are not scored; None takes
-            the profiles' own.
+        fit_on: link whose cells are used to fit what overlap costs, and do not count; None takes
+            the profiles' own. Nor do those of the link that the study keeps for a fit, either way.
 
     Raises:
         BenchError: the link has no cells.
@@ -61,14 +52,40 @@ def score(study: Study, *, fit_on: str | None = None) -> Scoreboard:
         if prediction is None:
             continue
         left_out = cell.left_out
-        if left_out is None and cell.link == fit_on:
-            left_out = "used to fit what overlap costs"
+        if left_out is None and cell.link in {fit_on, study.fit_on}:
+            left_out = KEPT_FOR_FIT
         if left_out is None:
             found.append((cell, prediction))
             computed, moved = prediction.computation_s, prediction.communication_s
             decided += moved < 2 * computed
         scores.append(_scored(cell, prediction, left_out))
-    return Scoreboard(scores=scores, regrets=_regrets(found), under_twice=decided)
+    return Scoreboard(fitted_on=fit_on, scores=scores, regrets=_regrets(found), under_twice=decided)
+
+
+def boards(study: Study, fit_on: str | None = None) -> list[Scoreboard]:
+    """The scoreboard with nothing fitted; and, if there is a link to fit on, with two numbers.
+
+    Args:
+        study: of cells.
+        fit_on: the link; None for that which the study keeps for it, if it does.
+    """
+    link = fit_on or (study.fit_on if _can_fit(study) else None)
+    return [score(study), *([score(study, fit_on=link)] if link is not None else [])]
+
+
+def _can_fit(study: Study) -> bool:
+    """Whether every model has cells that count over the link that the study keeps for a fit."""
+    kept = [one for one in study.cells if one.link == study.fit_on and one.left_out is None]
+    lacking = [
+        profile.case.workload
+        for profile in study.profiles
+        if not any(_is_of(profile.case, one.case) for one in kept)
+    ]
+    if study.fit_on is not None and lacking:
+        warnings.warn(
+            f"nothing is fitted: no cell of {lacking[0]} over {study.fit_on}", stacklevel=2
+        )
+    return not lacking
 
 
 def _profiles(study: Study, fit_on: str | None) -> list[Profile]:

@@ -36,6 +36,18 @@ def strategy_entries(text: str) -> list[Any]:
     return [_entry(part) for part in _split(text)]
 
 
+def workload_entry(text: str) -> Any:
+    """A workload as a suite names it, its options in brackets.
+
+    >>> workload_entry("transformer:xl"), workload_entry("transformer(layers=24)")
+    ('transformer:xl', {'transformer': {'layers': 24}})
+
+    Raises:
+        BenchError: it cannot be read.
+    """
+    return _entry(text, "WORKLOAD", "transformer:xl or transformer(layers=24)")
+
+
 def _entry(text: str, option: str = "--strategies", example: str = "ddp(bucket_cap_mb=1)") -> Any:
     match = ENTRY.fullmatch(text)
     if match is None:
@@ -71,7 +83,7 @@ def suite_of(workload: str, strategies: str, world_sizes: Sequence[int], **setti
         BenchError: something of it is no suite's word.
     """
     block = {
-        "workloads": [_entry(workload, "WORKLOAD", "transformer:xl or transformer(layers=24)")],
+        "workloads": [workload_entry(workload)],
         "strategies": strategy_entries(strategies),
         "world_sizes": list(world_sizes),
         **{name: value for name, value in settings.items() if value is not None},

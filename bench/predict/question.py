@@ -54,12 +54,6 @@ def question_of(  # noqa: PLR0913 - each known by its name
         BenchError: something is missing, or not known.
     """
     site = site_of(on)
-    network = network_of(site.link, site.between)
-    backend = "nccl"
-    if curve is not None:
-        rows = list(iterate_collectives(curve))
-        network = measured_network(network, rows, name=curve.name)
-        backend = next((row.backend for row in rows if row.status == "ok"), backend)
     if profile is not None:
         if model is not None or throughput is not None:
             raise BenchError("give a --profile, or a --model with its --throughput, and not both")
@@ -85,16 +79,46 @@ def question_of(  # noqa: PLR0913 - each known by its name
             f"From one device's throughput, {throughput:g} samples a second at a batch of "
             f"{per_device_batch}, and counts of {name}'s gradients."
         )
-    question = Question(
-        profile=found,
-        network=network,
-        backend=backend,
+    question = msgspec.structs.replace(
+        question_from(found, site, curve=curve, basis=basis),
         scaling=scaling,
         accumulation_steps=accumulation_steps,
+    )
+    return question, site
+
+
+def question_from(
+    profile: Profile, site: Site, *, curve: Path | None = None, basis: str = ""
+) -> Question:
+    """What is asked of a profile on devices.
+
+    Args:
+        profile: of one of them.
+        site: the devices.
+        curve: folder of ``bench comm``, in the place of what is known of a host's links.
+        basis: what it rests on, a sentence; the links are named behind it.
+
+    Raises:
+        BenchError: the links are not known, or nothing was measured of them.
+    """
+    network, backend = _network(site, curve)
+    return Question(
+        profile=profile,
+        network=network,
+        backend=backend,
         errors=expected_errors(published_scores()),
         basis=f"{basis} Links: {network.name}.",
     )
-    return question, site
+
+
+def _network(site: Site, curve: Path | None) -> tuple[Network, str]:
+    """The links, and the backend that goes over them."""
+    network = network_of(site.link, site.between)
+    if curve is None:
+        return network, "nccl"
+    rows = list(iterate_collectives(curve))
+    backend = next((row.backend for row in rows if row.status == "ok"), "nccl")
+    return measured_network(network, rows, name=curve.name), backend
 
 
 def measured_network(known: Network, rows: Sequence[Collective], *, name: str) -> Network:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from bench.plan.case import Case
 from bench.predict.network import Places
 from bench.predict.step_plan import COMM, COMPUTE, Plan, numbered
@@ -30,6 +32,20 @@ def fsdp(plan: Plan, profile: Profile, case: Case) -> None:
     plan.compute("optimizer", profile.optimizer_s / _shards(plan, case), scattered)
 
 
+def fsdp1(plan: Plan, profile: Profile, case: Case) -> None:
+    """The version before: what its sharding strategies do, in FSDP2's words.
+
+    Without sharding each unit's gradients are all-reduced among all, which are groups of one.
+    """
+    strategy = case.options.get("sharding_strategy", "full_shard")
+    options = dict(case.options) | {
+        "reshard_after_forward": False if strategy == "shard_grad_op" else None
+    }
+    if strategy == "no_shard":
+        options |= {"shard_size": 1}
+    fsdp(plan, profile, msgspec.structs.replace(case, options=options))
+
+
 def _units(profile: Profile, options: Mapping[str, Any]) -> list[Unit]:
     """In the order of forward; the root's own, which is gathered first and freed last, last."""
     whole = Unit(
@@ -48,7 +64,7 @@ class _Work(NamedTuple):
 
 def _with_copies(unit: Unit, profile: Profile, case: Case, places: Places) -> _Work:
     """What was gathered is copied into whole parameters, and gradients into parts for each rank."""
-    if places.ranks == 1:
+    if places.ranks == 1 or case.options.get("shard_size") == 1:
         return _Work(unit, 0.0, 0.0)
     half = 0.5 if case.options.get("mixed_precision") else 1.0
     copy_s = unit.bytes * half * profile.copy_s_per_byte

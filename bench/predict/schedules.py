@@ -13,7 +13,8 @@ from bench.errors import BenchError
 from bench.plan.case import Case
 from bench.predict import buckets
 from bench.predict.network import Network, Places
-from bench.predict.schedule_fsdp import fsdp
+from bench.predict.schedule_deepspeed import deepspeed
+from bench.predict.schedule_fsdp import fsdp, fsdp1
 from bench.predict.step_plan import COMPUTE, Plan, numbered
 from bench.predict.timeline import Task
 from bench.records.profile import Profile
@@ -63,8 +64,15 @@ def _single(plan: Plan, profile: Profile, case: Case) -> None:
 
 def _ddp(plan: Plan, profile: Profile, case: Case) -> None:
     _require_known(case.options)
+    period = case.options.get("local_sgd_period")
     done = _ddp_backwards(plan, profile, case)
-    plan.compute("optimizer", profile.optimizer_s, done)
+    updated = plan.compute("optimizer", profile.optimizer_s, done)
+    if period is not None:
+        # One step in so many averages all parameters, in one message: a step's share of it.
+        size, name = profile.gradient_bytes, f"parameters averaged, 1/{period} of it"
+        sent = plan.communicate(name, "all_reduce", size, [updated], share=1 / period)
+        copies_s = 2 * _copy_s(profile, size) / period if plan.places.ranks > 1 else 0.0
+        plan.compute("parameters out", copies_s, [sent])
 
 
 def _zero(plan: Plan, profile: Profile, case: Case) -> None:
@@ -85,8 +93,6 @@ def _require_known(options: Mapping[str, Any]) -> None:
         raise BenchError(
             "what PowerSGD's factors cost to compute is not modelled; use fp16 or bf16"
         )
-    if options.get("local_sgd_period") is not None:
-        raise BenchError("a step of post-local SGD is not modelled: few of its steps communicate")
 
 
 def _ddp_backwards(plan: Plan, profile: Profile, case: Case) -> list[int]:
@@ -142,7 +148,10 @@ def _ddp_backward(
         )
         at_s = max(at_s, until_s)
         payload = size / 2 if halves else size
-        sent.append(plan.communicate(numbered(name, number), op, payload, [full]))
+        if options.get("local_sgd_period") is None:
+            sent.append(plan.communicate(numbered(name, number), op, payload, [full]))
+        else:  # the hook leaves it as it is
+            sent.append(full)
     plan.compute(numbered("backward, the rest", number), max(profile.backward_s - at_s, 0.0))
     if options.get("find_unused_parameters") and not options.get("static_graph"):
         used = numbered("which parameters were used", number)
@@ -207,4 +216,12 @@ def _dp(plan: Plan, profile: Profile, case: Case) -> None:
     plan.compute("optimizer", profile.optimizer_s)
 
 
-SCHEDULES = {"single": _single, "ddp": _ddp, "zero": _zero, "dp": _dp, "fsdp": fsdp}
+SCHEDULES = {
+    "single": _single,
+    "ddp": _ddp,
+    "zero": _zero,
+    "dp": _dp,
+    "fsdp": fsdp,
+    "fsdp1": fsdp1,
+    "deepspeed": deepspeed,
+}

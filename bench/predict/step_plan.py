@@ -29,7 +29,7 @@ class Plan:
         """Computation behind all that was planned before; returns its number."""
         return self._add(name, "computation", COMPUTE, after, work_s=seconds)
 
-    def communicate(
+    def communicate(  # noqa: PLR0913 - each known by its name
         self,
         name: str,
         op: str,
@@ -39,8 +39,9 @@ class Plan:
         stream: str = COMM,
         places: Places | None = None,
         calls: int = 1,
+        share: float = 1.0,
     ) -> int:
-        """A collective, or several equal ones in a row; returns its number."""
+        """A collective, or several equal ones in a row, or a share of one; returns its number."""
         among = places or self.places
         one = cost(self.network, op, size, among)
         return self._add(
@@ -48,9 +49,9 @@ class Plan:
             "communication",
             stream,
             after,
-            work_s=calls * one.in_row_s,
-            alone_s=one.alone_s + (calls - 1) * one.in_row_s,
-            bytes=calls * size * (bus_factor(op.partition(":")[0], among.ranks) or 0.0),
+            work_s=share * calls * one.in_row_s,
+            alone_s=share * (one.alone_s + (calls - 1) * one.in_row_s),
+            bytes=share * calls * size * (bus_factor(op.partition(":")[0], among.ranks) or 0.0),
         )
 
     def _add(self, name: str, kind: Kind, stream: str, after: Sequence[int], **told: Any) -> int:

@@ -1,8 +1,9 @@
 """A study: runs over links of known rate, with what is needed to predict them.
 
-A folder: ``profiles/*.json``, one a workload; ``links/NAME/collectives.jsonl``, what ``bench comm``
-measured over each link; and below it any number of results folders, whose cases name their link. A
-cell is a case with its launches.
+A folder: ``profiles/*.json``, one or more a workload; ``links/NAME/collectives.jsonl``, what
+``bench comm`` measured over each link; and below it any number of results folders, whose cases name
+their link. A cell is a case with its launches. ``study.json``, if it is there, says what was fixed
+beforehand.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from bench.errors import RecordsError
 from bench.plan.case import Case
 from bench.predict.curve import of_rows
 from bench.predict.network import Network
-from bench.records.collectives import COLLECTIVES, iterate_collectives
+from bench.records.collectives import COLLECTIVES, holds_collectives, iterate_collectives
+from bench.records.lines import place_of
 from bench.records.profile import Profile, read_profile
 from bench.records.record import Record
 from bench.records.store import RECORDS, iterate_records
 
+STUDY, PROFILES, LINKS = "study.json", "profiles", "links"
 LEAST_LAUNCHES = 5
 MOST_NOISE = 0.02
 """Standard deviation of a cell's launches over their mean, beyond which it is left out."""
@@ -59,6 +62,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+class Fixed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was fixed before anything was measured."""
+
+    fit_on: str | None = None
+    """Link whose cells may be used for a fit, and never count."""
+
+
 class Study(msgspec.Struct, frozen=True, kw_only=True):
     """All that a scoreboard of cells is made from."""
 
@@ -68,6 +78,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[Cell]
     folders: list[Path] = []
     """Of the runs that the cells are from."""
+    fit_on: str | None = None
+    """See ``Fixed``."""
 
 
 def link_of(case: Case) -> str:
@@ -81,17 +93,46 @@ def read_study(folder: Path) -> Study:
     Raises:
         RecordsError: there is none, or something that it needs is missing.
     """
-    profiles = [read_profile(path) for path in sorted((folder / "profiles").glob("*.json"))]
-    links = sorted(path.parent for path in (folder / "links").glob(f"*/{COLLECTIVES}"))
+    profiles = [read_profile(path) for path in sorted((folder / PROFILES).glob("*.json"))]
+    links = [path for path in sorted((folder / LINKS).glob("*")) if holds_collectives(path)]
     if not profiles or not links:
         raise RecordsError(
-            f"{folder}: a study has profiles/*.json and links/NAME/{COLLECTIVES}; "
+            f"{folder}: a study has {PROFILES}/*.json and {LINKS}/NAME/{COLLECTIVES}; "
             f"{len(profiles)} and {len(links)} are there"
         )
     networks = {path.name: _network(path) for path in links}
-    folders = sorted(path.parent for path in folder.rglob(RECORDS))
+    found = {path.parent for path in folder.rglob(f"{RECORDS}*")}
+    folders = sorted(one for one in found if place_of(one, RECORDS) is not None)
     records = [record for one in folders for record in iterate_records(one)]
-    return Study(profiles=profiles, networks=networks, cells=cells_of(records), folders=folders)
+    return Study(
+        profiles=typical(profiles),
+        networks=networks,
+        cells=cells_of(records),
+        folders=folders,
+        fit_on=_fixed(folder / STUDY).fit_on,
+    )
+
+
+def typical(profiles: Iterable[Profile]) -> list[Profile]:
+    """Of several profiles of one case that with the median step, the quicker of two in the middle.
+
+    As it is: medians of parts of several would be of no step that was measured.
+    """
+    groups: dict[str, list[Profile]] = {}
+    for one in profiles:
+        groups.setdefault(one.case.id, []).append(one)
+    return [
+        sorted(some, key=lambda one: one.step_s)[(len(some) - 1) // 2] for some in groups.values()
+    ]
+
+
+def _fixed(path: Path) -> Fixed:
+    if not path.exists():
+        return Fixed()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Fixed)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RecordsError(f"{path}: cannot be read: {error}") from error
 
 
 def _network(folder: Path) -> Network:

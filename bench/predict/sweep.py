@@ -233,7 +233,7 @@ def _flip(
     question: Question, places: Places, strategies: Sequence[str], best: str
 ) -> tuple[float, str] | None:
     """(rate of the links that decide, the strategy that is best there), nearest to theirs."""
-    rate = _rate(question.network, places)
+    rate = rate_of(question.network, places)
     if rate is None:
         return None
     for factor in FACTORS:
@@ -244,7 +244,8 @@ def _flip(
     return None
 
 
-def _rate(network: Network, places: Places) -> float | None:
+def rate_of(network: Network, places: Places) -> float | None:
+    """Of the links that decide: those between hosts, where there are several."""
     level = network.between if places.hosts > 1 else network.within
     return None if level is None else level.bus_bytes_per_s
 

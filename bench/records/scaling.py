@@ -94,6 +94,18 @@ class Regret(msgspec.Struct, frozen=True, kw_only=True):
     """Of its measured step, over the quickest one's: 0 where it is the quickest."""
 
 
+class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study that was measured here says of the predictions."""
+
+    fitted_on: str | None = None
+    """Link whose cells two numbers were fitted to; None where nothing was."""
+    scores: list[Scored]
+    regrets: list[Regret]
+    under_twice: int
+    """Cells that count, whose communication takes less than twice their computation: beyond, every
+    model is right."""
+
+
 def as_record(one: Predicted, *, run_id: str, environment: str, unit: str, units: int) -> Record:
     """The row in the shape of all rows, flagged as predicted.
 

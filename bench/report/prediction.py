@@ -7,15 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tabulate import tabulate
 
-from bench.records.scaling import Scored
+from bench.records.scaling import Scoreboard, Scored
 from bench.report.cells import DASH
 from bench.report.markup import escape
+from bench.report.prediction_measured import in_brief, study_text
 
 BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
 """What stands between them in a page is made anew by ``bench predict score --write``."""
 SUMMARY_BEGIN = "<!-- published, in short: begin -->"
 SUMMARY_END = "<!-- published, in short: end -->"
 """Likewise, of the first table alone."""
+STUDY_BEGIN, STUDY_END = "<!-- measured here: begin -->", "<!-- measured here: end -->"
+STUDY_SUMMARY_BEGIN = "<!-- measured here, in short: begin -->"
+STUDY_SUMMARY_END = "<!-- measured here, in short: end -->"
+"""And of what was measured here."""
+NO_STUDY = "No study is published yet."
 WORST_POINTS = 10.0
 """Of efficiency, beyond which a row is called a miss."""
 MODELS: Sequence[tuple[str, Callable[[Scored], float | None]]] = (
@@ -114,10 +120,20 @@ def notes(scores: Sequence[Scored]) -> str:
     return "\n\n".join(lines)
 
 
-def renewed(page: str, scores: Sequence[Scored]) -> str:
-    """A page with the tables that it has places for, made anew."""
-    short = insert(page, summary(scores), SUMMARY_BEGIN, SUMMARY_END)
-    return insert(short, scoreboard(scores))
+def renewed(page: str, scores: Sequence[Scored], boards: Sequence[Scoreboard] | None = None) -> str:
+    """A page with the tables that it has places for, made anew.
+
+    Args:
+        page: its text.
+        scores: of published rows.
+        boards: of the study that was measured here; None where there is none.
+    """
+    page = insert(page, summary(scores), SUMMARY_BEGIN, SUMMARY_END)
+    page = insert(page, scoreboard(scores))
+    short = NO_STUDY if boards is None else in_brief(boards)
+    page = insert(page, short, STUDY_SUMMARY_BEGIN, STUDY_SUMMARY_END)
+    whole = NO_STUDY if boards is None else study_text(boards)
+    return insert(page, whole, STUDY_BEGIN, STUDY_END)
 
 
 def insert(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:

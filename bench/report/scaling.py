@@ -16,7 +16,7 @@ from bench.report.drawing import Chart
 from bench.report.markdown import parts_of
 from bench.report.markup import escape
 from bench.report.scaling_charts import draw, shown_step
-from bench.report.step_trace import TRACE, beside_measured, trace_of
+from bench.report.step_trace import TRACE, beside_measured, measured_step, trace_of
 
 REPORT, CHARTS = "report.md", "charts"
 HEADS = (
@@ -63,8 +63,9 @@ def write_scaling(
     """
     shown = shown_step(rows)
     trace = trace_of(shown) if measured_trace is None else beside_measured(shown, measured_trace)
+    measured = [] if measured_trace is None else measured_step(measured_trace)
     try:
-        charts = draw(rows, folder / CHARTS)
+        charts = draw(rows, folder / CHARTS, measured)
         write_atomically(folder / TRACE, msgspec.json.encode(trace))
         path = folder / REPORT
         write_atomically(path, page(rows, title=title, basis=basis, charts=charts).encode())

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.records.scaling import Predicted
+import msgspec
+
+from bench.records.scaling import Moment, Predicted
 from bench.report.drawing import (
     COLOURS,
     MARKERS,
@@ -35,8 +37,13 @@ NARROWEST_LABEL = 0.03
 """Of the step: what is narrower has no room for its name."""
 
 
-def draw(rows: Sequence[Predicted], folder: Path) -> list[Chart]:
+def draw(rows: Sequence[Predicted], folder: Path, measured: Sequence[Moment] = ()) -> list[Chart]:
     """All charts of some predictions of one workload.
+
+    Args:
+        rows: the predictions.
+        folder: for the files.
+        measured: a step that the predicted one is to stand beside.
 
     Raises:
         OSError: the folder cannot be written.
@@ -52,7 +59,9 @@ def draw(rows: Sequence[Predicted], folder: Path) -> list[Chart]:
         wanted.append((f"split-{number + 1}", title, partial(split, some)))
     shown = shown_step(rows)
     title = f"One step, predicted: {what}, {shown.case.label} on {shown.case.world_size} devices"
-    wanted.append(("step", title, partial(timeline, shown)))
+    if measured:
+        title += ", beside a measured one"
+    wanted.append(("step", title, partial(timeline, shown, measured)))
     with charts_in(folder, NAMES) as charts:
         for name, title, draw_it in wanted:
             chart = attempt(draw_it, folder / f"predicted-{name}", title)
@@ -154,11 +163,14 @@ def split(rows: Sequence[Predicted]) -> Any:
     return figure
 
 
-def timeline(one: Predicted) -> Any:
-    """One step of one rank: a row a stream, a bar a piece of work."""
-    streams = list(dict.fromkeys(moment.stream for moment in one.moments))
+def timeline(one: Predicted, measured: Sequence[Moment] = ()) -> Any:
+    """One step of one rank: a row a stream, a bar a piece of work; below it a measured one."""
+    mark = "predicted " if measured else ""
+    own = [msgspec.structs.replace(m, stream=f"{mark}{m.stream}") for m in one.moments]
+    moments = [*own, *measured]
+    streams = list(dict.fromkeys(moment.stream for moment in moments))
     figure, axes = new_figure(9.0, 1.2 + 0.75 * len(streams))
-    for moment in one.moments:
+    for moment in moments:
         width = moment.end_s - moment.begin_s
         row = streams.index(moment.stream)
         colour = KINDS[moment.kind]
@@ -179,7 +191,8 @@ def timeline(one: Predicted) -> Any:
     )  # fmt: skip
     axes.set_yticks(range(len(streams)), streams)
     axes.set_ylim(len(streams) - 0.5, -0.5)
-    axes.set_xlim(0, 1e3 * max(one.step_s, one.single_step_s) * 1.01)
+    last_s = max(one.step_s, one.single_step_s, *(moment.end_s for moment in measured))
+    axes.set_xlim(0, 1e3 * last_s * 1.01)
     axes.set_xlabel("ms")
     return figure
 

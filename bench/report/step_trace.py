@@ -14,6 +14,8 @@ TRACE = "predicted-step.trace.json"
 MICRO = 1e6
 STEP = "ProfilerStep#"
 """What the steps of a measured trace are called, with their number behind it."""
+PHASES = frozenset({"data", "forward", "backward", "optimizer"})
+"""Names of a step's phases there."""
 PROCESS = "predicted"
 """Its process among those of a measured trace."""
 
@@ -63,19 +65,63 @@ def beside_measured(one: Predicted, path: Path) -> dict[str, Any]:
     Raises:
         RecordsError: it cannot be read, or holds no step.
     """
+    document, steps = _read(path)
+    begin_us = min(float(step["ts"]) for step in steps)
+    added = trace_of(one, process=PROCESS, begin_us=begin_us)["traceEvents"]
+    return {**document, "traceEvents": [*document["traceEvents"], *added]}
+
+
+def measured_step(path: Path) -> list[Moment]:
+    """The step of median length of a measured trace: its phases, and DDP's buckets.
+
+    Args:
+        path: of one rank's trace, as ``bench run --trace`` leaves it.
+
+    Raises:
+        RecordsError: it cannot be read, or holds no step.
+    """
+    document, steps = _read(path)
+    ordered = sorted(steps, key=lambda one: float(one.get("dur", 0.0)))
+    step = ordered[len(ordered) // 2]
+    begin_us = float(step["ts"])
+    end_us = begin_us + float(step.get("dur", 0.0))
+    found = []
+    for event in document["traceEvents"]:
+        name = str(event.get("name", "")) if isinstance(event, Mapping) else ""
+        is_bucket = name.startswith("bucket ")
+        if not (is_bucket or name in PHASES) or not begin_us <= float(event["ts"]) < end_us:
+            continue
+        at_s = (float(event["ts"]) - begin_us) / MICRO
+        found.append(
+            Moment(
+                name=name.partition(" (")[0],
+                kind="communication" if is_bucket else "computation",
+                stream="measured buckets" if is_bucket else "measured phases",
+                begin_s=at_s,
+                end_s=at_s + float(event["dur"]) / MICRO,
+            )
+        )
+    return sorted(found, key=lambda one: (one.stream != "measured phases", one.begin_s))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
+    """A measured trace, and its steps.
+
+    Raises:
+        RecordsError: it cannot be read, or holds no step.
+    """
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise RecordsError(f"{path}: is no trace that can be read: {error}") from error
     events = document.get("traceEvents") if isinstance(document, Mapping) else None
-    begins = [
-        float(event["ts"])
+    steps = [
+        event
         for event in (events if isinstance(events, list) else [])
         if isinstance(event, Mapping)
         and str(event.get("name", "")).startswith(STEP)
         and isinstance(event.get("ts"), int | float)
     ]
-    if not begins:
+    if not steps:
         raise RecordsError(f"{path}: holds no step; is it a trace of bench run --trace?")
-    added = trace_of(one, process=PROCESS, begin_us=min(begins))["traceEvents"]
-    return {**document, "traceEvents": [*document["traceEvents"], *added]}
+    return document, steps

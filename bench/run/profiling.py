@@ -24,12 +24,12 @@ LAUNCH_S = 1800.0
 
 
 def base_case(
-    workload: str, machine: Machine, *, settings: dict[str, object]
+    workload: object, machine: Machine, *, settings: dict[str, object]
 ) -> tuple[Case, Effort]:
     """The case of one device without a wrapper.
 
     Args:
-        workload: as suites name it, with its preset.
+        workload: as suites name it, with its preset; a mapping where it has options.
         machine: to plan for.
         settings: of the case, as in a suite: ``per_device_batch``, ``precision`` ...
 

@@ -119,8 +119,10 @@ def schedule(plan: Sequence[PlannedCase], seed: int, *, traced: bool = False) ->
     for launch in range(max((planned.effort.launches for planned in runnable), default=0)):
         visit("timing", launch, (one for one in runnable if launch < one.effort.launches))
     measured = [planned for planned in runnable if not planned.case.twin]
-    visit("communication", 0, (one for one in measured if traced or _has_communication(one.case)))
-    visit("memory", 0, (one for one in measured if _needs_memory_pass(one.case)))
+    explained = [planned for planned in measured if planned.effort.breakdown]
+    talking = [one for one in explained if _has_communication(one.case)]
+    visit("communication", 0, measured if traced else talking)
+    visit("memory", 0, (one for one in explained if _needs_memory_pass(one.case)))
     visit("max_batch", 0, (one for one in measured if one.effort.find_max_batch))
     return steps
 

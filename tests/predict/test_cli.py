@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from bench.cli import run_command_line
+from bench.predict.measured import boards
 from bench.predict.scoreboard import published_scores
+from bench.predict.study import read_study
 from bench.records.lines import iterate_lines
 from bench.records.record import Record
 from bench.records.scaling import PREDICTED, PREDICTIONS
@@ -26,13 +28,19 @@ def made(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["docs/prediction-scaling.md", "README.md"])
-def test_published_tables_in_pages_are_not_stale(name: str) -> None:
+STUDY = ROOT / "results" / "prediction-study"
+
+
+@pytest.mark.parametrize("name", ["docs/prediction.md", "README.md"])
+def test_tables_of_predictions_in_pages_are_not_stale(name: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
-    assert renewed(page, published_scores()) == page, (
-        f"bench predict score --write {name} makes it anew"
+    found = boards(read_study(STUDY)) if STUDY.is_dir() else None
+    study = f" {STUDY.relative_to(ROOT)}" if found else ""
+    assert renewed(page, published_scores(), found) == page, (
+        f"bench predict score{study} --write {name} makes it anew"
     )
     assert "timeline: mean" in page
+    assert "<!-- measured here" in page
 
 
 def test_from_a_profile_to_rows_that_say_what_they_are(
@@ -83,3 +91,39 @@ def test_mistakes_are_one_line(
     text = capsys.readouterr().err
     assert re.search(what, text)
     assert text.count("\n") == 1
+
+
+def test_score_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["predict", "--score", "nowhere"]) == 2
+    assert "a study has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        (["transformer:tiny", "--predict"], "give the --throughput of one such device"),
+        (["transformer:tiny", "--predict", "--on", "1 x V100 NVLink"], "nothing to choose"),
+        (["transformer:tiny", "--predict", "--devices", "8"], "--on says how many"),
+        (["nowhere.json", "--predict"], "cannot be read"),
+        (["somewhere", "--throughput", "3"], "--throughput: is for --predict alone"),
+        (["dpp", "--predict", "--throughput", "3", "--per-device-batch", "4"], "dpp"),
+    ],
+)
+def test_mistakes_in_asking_for_advice_are_one_line(
+    told: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["recommend", *told]) == 2
+    text = capsys.readouterr().err
+    assert re.search(what, text)
+    assert text.count("\n") == 1
+
+
+def test_a_profile_of_a_processor_is_no_ground_for_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.json"
+    path.write_bytes(msgspec.json.encode(profile()))
+    assert run_command_line(["recommend", str(path), "--predict"]) == 2
+    assert "is of a CPU" in capsys.readouterr().err
+    assert run_command_line(["recommend", str(path), "--predict", "--precision", "bf16"]) == 2
+    assert "the profile says that" in capsys.readouterr().err

@@ -9,10 +9,10 @@ import pytest
 from bench.analyze.scaling import rows_of as rows_of_records
 from bench.errors import BenchError, RecordsError
 from bench.predict.curve import of_rows
-from bench.predict.measured import beside, score
+from bench.predict.measured import beside, boards, score
 from bench.predict.network import Network, Places
 from bench.predict.scaling import Wanted
-from bench.predict.study import Cell, Study, cells_of, read_study
+from bench.predict.study import Cell, Study, cells_of, read_study, typical
 from bench.predict.write import write_beside
 from bench.records.collectives import COLLECTIVES, Collective
 from bench.records.profile import Contention, Profile
@@ -21,7 +21,7 @@ from bench.records.store import RECORDS, iterate_records
 from bench.report.beside import beside as table_beside
 from bench.report.beside import predictions_of
 from bench.report.markdown import parts_of
-from bench.report.prediction_measured import measured_board
+from bench.report.prediction_measured import measured_board, promises, study_text
 from tests.predict.made import MIB, launches_of, profile, record, row, single, slowed
 
 CAPS = (1, 2, 4, 100)
@@ -116,7 +116,7 @@ def test_two_numbers_are_fitted_to_cells_that_are_then_not_scored() -> None:
     fitted = [one for one in found.scores if one.left_out is not None]
     held = [one for one in found.scores if one.left_out is None]
     assert (len(fitted), len(held)) == (4, 4)
-    assert {one.left_out for one in fitted} == {"used to fit what overlap costs"}
+    assert {one.left_out for one in fitted} == {"kept for a fit"}
     assert all(one.predicted == pytest.approx(one.measured, rel=1e-3) for one in held)
     worse = score(both)
     assert any(one.predicted < 0.99 * one.measured for one in worse.scores)
@@ -194,3 +194,47 @@ def test_predictions_stand_beside_what_was_measured_and_not_among_it(tmp_path: P
 def step_of(one: Record) -> float:
     assert one.timing is not None
     return one.timing.step_s[0][0]
+
+
+def test_cells_kept_for_a_fit_count_in_neither_board() -> None:
+    rate = 16.0 * MIB
+    truth = slowed(profile(), stolen_s_per_byte=2e-8, collectives=0.9)
+    told = msgspec.structs.replace(truth, contention=Contention(source="measured"))
+    made = study(truth, told, noise=0.0, rate=rate)
+    other = [msgspec.structs.replace(cell, link="other") for cell in made.cells]
+    both = msgspec.structs.replace(
+        made,
+        cells=[*made.cells, *other],
+        networks={"none": over(rate), "other": over(rate)},
+        fit_on="other",
+    )
+    plain, fitted = boards(both)
+    assert (plain.fitted_on, fitted.fitted_on) == (None, "other")
+    for board in (plain, fitted):
+        left_out = [one.left_out for one in board.scores if "other" in one.table]
+        assert left_out == ["kept for a fit"] * len(CAPS)
+        assert board.under_twice <= len(CAPS)
+    text = study_text([plain, fitted])
+    assert "**Nothing is fitted**" in text
+    assert "cells over other, which count in neither table" in text
+    assert "- ddp, at most median 3%, nine in ten 6%, worst 10%: " in text
+    assert study_text([fitted]).count("ddp, at most") == 1
+    with pytest.warns(UserWarning, match="nothing is fitted"):
+        alone = boards(msgspec.structs.replace(both, fit_on="nowhere"))
+    assert len(alone) == 1
+
+
+def test_what_is_missed_is_said() -> None:
+    slow = profile(forward_s=2.0)
+    found = score(study(slow, profile()))
+    text = promises(found.scores, found.regrets)
+    assert "missed: median is" in text
+    assert "The predicted best cap costs at most 3% more than the measured best: kept" in text
+    assert promises([], []) == ""
+
+
+def test_of_several_profiles_of_a_case_the_typical_one_is_taken() -> None:
+    made = [profile(forward_s=seconds) for seconds in (9.0, 1.0, 2.0)]
+    other = profile(case=single(workload="another", id="another"))
+    assert [one.forward_s for one in typical([*made, other])] == [2.0, 1.0]
+    assert [one.forward_s for one in typical(made[:2])] == [1.0]

@@ -10,7 +10,7 @@ from bench.predict.network import Level, Places
 from bench.predict.scaling import largest_of, predict
 from bench.predict.sweep import as_predicted
 from bench.records.check import fault_of
-from bench.records.profile import Added
+from bench.records.profile import Added, Unit
 from bench.records.scaling import as_record
 from tests.predict.made import MIB, TWO, network, profile, slowed, wanted
 
@@ -177,14 +177,10 @@ def test_hybrid_sharding_gathers_within_a_host_and_reduces_between() -> None:
 
 
 def test_what_has_no_model_is_refused() -> None:
-    for options, what in (
-        ({"comm_hook": "powersgd"}, "PowerSGD"),
-        ({"local_sgd_period": 4}, "post-local SGD"),
-    ):
-        with pytest.raises(BenchError, match=what):
-            predict(profile(), network(), wanted(options=options))
-    with pytest.raises(BenchError, match="no schedule of 'deepspeed'"):
-        predict(profile(), network(), wanted("deepspeed"))
+    with pytest.raises(BenchError, match="PowerSGD"):
+        predict(profile(), network(), wanted(options={"comm_hook": "powersgd"}))
+    with pytest.raises(BenchError, match="no schedule of 'another'"):
+        predict(profile(), network(), wanted("another"))
 
 
 def test_a_slower_computation_beside_communication_makes_steps_longer() -> None:
@@ -229,3 +225,57 @@ def test_a_predicted_row_has_the_shape_of_all_rows_and_says_what_it_is() -> None
     assert row.phases.forward_s == pytest.approx(1.0)
     assert row.phases.backward_s + row.phases.optimizer_s == pytest.approx(one.step_s - 1.0)
     assert TWO.ranks == row.case.world_size
+
+
+def test_post_local_sgd_averages_parameters_now_and_then() -> None:
+    # Four MiB at one a second, in one step of eight: half a second a step, after the optimizer.
+    found = predict(profile(), network(), wanted(options={"local_sgd_period": 8}))
+    assert found.step_s == pytest.approx(3.5 + 0.5)
+    assert found.exposed_s == pytest.approx(0.5)
+
+
+def test_fsdp1_is_fsdp_by_other_names() -> None:
+    made = profile(units=[Unit(bytes=MIB, forward_s=0.25, backward_s=0.5) for _ in range(4)])
+    newer = predict(made, network(), wanted("fsdp"))
+    assert predict(made, network(), wanted("fsdp1")).step_s == newer.step_s
+    held = predict(made, network(), wanted("fsdp", options={"reshard_after_forward": False}))
+    older = wanted("fsdp1", options={"sharding_strategy": "shard_grad_op"})
+    assert predict(made, network(), older).step_s == held.step_s < newer.step_s
+
+
+def test_fsdp1_without_sharding_reduces_unit_by_unit() -> None:
+    # Units of 2 MiB, ready at 2 and 3 s after forward's one: 2 to 4 s, and 4 to 6 s.
+    asked = wanted("fsdp1", options={"sharding_strategy": "no_shard"})
+    found = predict(profile(), network(), asked)
+    assert found.step_s == pytest.approx(6.0 + 0.5)
+    gathers = [one for one in found.spans if "gather" in one.task.name]
+    assert all(one.end_s == one.begin_s for one in gathers)
+
+
+def test_deepspeed_waits_for_backward_and_gathers_what_it_has_updated() -> None:
+    zero = predict(profile(), network(), wanted("deepspeed", options={"stage": 0}))
+    assert zero.step_s == pytest.approx(1 + 2 + 4 + 0.5)
+    # An all-gather on two ranks takes half of an all-reduce; each updates half.
+    for stage in (1, 2):
+        found = predict(profile(), network(), wanted("deepspeed", options={"stage": stage}))
+        assert found.step_s == pytest.approx(1 + 2 + 4 + 0.25 + 2)
+
+
+def test_deepspeed_reduces_each_micro_step_in_stage_2_alone() -> None:
+    for stage, times in ((1, 1), (2, 2)):
+        asked = wanted("deepspeed", options={"stage": stage}, accumulation_steps=2)
+        found = predict(profile(), network(), asked)
+        assert found.step_s == pytest.approx(2 * 3 + times * 4 + 0.25 + 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"stage": 3}, "stage 3"),
+        ({"stage": 1, "overlap_comm": True}, "overlap_comm"),
+        ({"stage": 1, "offload_optimizer": "cpu"}, "offload"),
+    ],
+)
+def test_what_deepspeed_does_at_run_time_is_refused(options: dict[str, object], what: str) -> None:
+    with pytest.raises(BenchError, match=what):
+        predict(profile(), network(), wanted("deepspeed", options=options))

@@ -31,7 +31,6 @@ def test_ways_are_read_with_their_settings() -> None:
     [
         ("", "names nothing"),
         ("dpp", "did you mean 'dp'"),
-        ("deepspeed", "no schedule of 'deepspeed'"),
         ("ddp(bucket_cap_mb)", "sets nothing"),
         ("ddp(bucket_cap_mb=many)", "bucket_cap_mb"),
         ("ddp(no_such=1)", "no_such"),

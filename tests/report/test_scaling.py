@@ -10,9 +10,9 @@ from bench.errors import RecordsError
 from bench.records.scaling import Moment, Predicted, Scored
 from bench.report.prediction import insert, scoreboard
 from bench.report.scaling import plain, write_scaling
-from bench.report.scaling_charts import shown_step
+from bench.report.scaling_charts import shown_step, timeline
 from bench.report.scaling_choice import choice_of
-from bench.report.step_trace import TRACE, beside_measured, trace_of
+from bench.report.step_trace import TRACE, beside_measured, measured_step, trace_of
 from tests.fakes import make_case
 
 
@@ -146,3 +146,43 @@ def test_text_goes_between_its_comments_and_nowhere_else() -> None:
     page = "before\n<!-- published: begin -->\nold\n<!-- published: end -->\nafter\n"
     assert insert(page, "new") == page.replace("\nold\n", "\n\nnew\n\n")
     assert insert("no place", "new") == "no place"
+
+
+def test_a_measured_step_is_its_phases_and_buckets(tmp_path: Path) -> None:
+    def event(name: str, begin: float, length: float) -> dict[str, object]:
+        return {"ph": "X", "name": name, "ts": begin, "dur": length}
+
+    path = tmp_path / "rank0.json"
+    events = [
+        {"ph": "M", "name": "process_name"},
+        event("ProfilerStep#0", 0.0, 1e6),
+        event("forward", 0.0, 4e5),
+        event("ProfilerStep#1", 1e6, 2e6),
+        event("forward", 1e6, 5e5),
+        event("backward", 1.5e6, 1e6),
+        event("bucket 0 (25 MiB)", 2e6, 7e5),
+        event("aten::mm", 2e6, 1e5),
+        event("ProfilerStep#2", 3e6, 9e6),
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    # The second of three by its length; times count from its begin.
+    found = measured_step(path)
+    assert [(one.name, one.begin_s, one.end_s) for one in found] == [
+        ("forward", 0.0, 0.5),
+        ("backward", 0.5, 1.5),
+        ("bucket 0", 1.0, 1.7),
+    ]
+    assert [one.kind for one in found] == ["computation", "computation", "communication"]
+    with pytest.raises(RecordsError, match="is no trace"):
+        measured_step(tmp_path / "nowhere.json")
+
+
+def test_the_picture_has_both_steps() -> None:
+    one = predicted()
+    measured = [
+        Moment(name="forward", kind="computation", stream="measured phases", begin_s=0, end_s=1)
+    ]
+    figure = timeline(one, measured)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[-1] == "measured phases"
+    assert all(label.startswith("predicted ") for label in labels[:-1])

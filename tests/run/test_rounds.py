@@ -245,6 +245,15 @@ def test_a_twin_is_timed_and_nothing_else() -> None:
     assert [step.pass_ for step in steps if step.planned is twin] == ["timing"] * 3
 
 
+def test_without_a_breakdown_steps_are_timed_and_proved_and_nothing_more() -> None:
+    plain = msgspec.structs.replace(
+        PAIR, effort=msgspec.structs.replace(PAIR.effort, breakdown=False)
+    )
+    passes = {step.pass_ for step in schedule([plain], seed=1)}
+    assert passes == {"parity", "timing"}
+    assert {step.pass_ for step in schedule([PAIR], seed=1)} > passes
+
+
 class Varying(FakeLauncher):
     """Launches of one case scatter, those of the others hardly."""
 

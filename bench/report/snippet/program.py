@@ -24,15 +24,19 @@ TWICE = (
 RATES = {"sgd": "0.001", "adamw": "3e-4"}
 
 
-def program(case: Case) -> str:
+def program(case: Case, *, about: str = STAND_IN) -> str:
     """The program's text. Needs torch alone, and DeepSpeed for that strategy.
+
+    Args:
+        case: that it carries out.
+        about: what in it stands in for what, a sentence.
 
     Raises:
         NoProgramError: there is none for the case, with the reason.
     """
     pieces = pieces_of(case)
     parts = [
-        _docstring(case, pieces),
+        _docstring(case, pieces, about),
         "\n".join(_imports(case, pieces)),
         "\n".join(_constants(case)),
         *model(case, pieces),
@@ -64,14 +68,14 @@ def _has_ranks(case: Case) -> bool:
     return case.strategy not in {"single", "dp"}
 
 
-def _docstring(case: Case, pieces: Pieces) -> str:
+def _docstring(case: Case, pieces: Pieces, about: str) -> str:
     label = re.sub(r"[^A-Za-z0-9 _.,:=()\[\]-]", "", case.label)
     name = f"{label} on {case.world_size} x {safe(case.device)}, {case.precision}"
-    notes = [STAND_IN, *pieces.notes]
+    notes = [about, *pieces.notes]
     if case.activation_checkpointing:
         notes.append(TWICE)
-    about = textwrap.fill(" ".join(notes), LINE)
-    return f'"""{name}.\n\n{about}\n\nStart with:\n\n    {command(case)}\n"""'
+    text = textwrap.fill(" ".join(notes), LINE)
+    return f'"""{name}.\n\n{text}\n\nStart with:\n\n    {command(case)}\n"""'
 
 
 def _imports(case: Case, pieces: Pieces) -> Iterator[str]:
