@@ -107,8 +107,8 @@ FLAGS = {
     " none",
     "no_buffers": "broadcast_buffers makes no difference to a workload without buffers, such as"
     " those of batch norm",
-    "hook_in_turn": "over gloo PowerSGD waits for each bucket before the next one is sent, since"
-    " their messages would be taken for each other: it overlaps with nothing",
+    "hook_in_turn": "over gloo a hook of several messages waits for each bucket before the next one"
+    " is sent, since they would be taken for each other: it overlaps with nothing",
     "host_waits": "torch makes the host wait for the device in this strategy's steps",
     "shared_cores": "communication runs on the cores of the computation: what is hidden there is"
     " time-slicing",

@@ -44,7 +44,11 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     comm_hook: CommHook = "none"
     """What is sent in place of the gradients: their halves in fp16 or bf16, or powersgd's
     low-rank factors. Helps where the link is slow. Costs time to compress, and trains on other
-    gradients: the parity column says how far off."""
+    gradients: the parity column says how far off. Hierarchical sends all of them, level by level:
+    the ranks of a host reduce them, each with a share, before hosts do, so that less leaves a
+    host, and is exact. Helps where several ranks share a host, and its link is slow next to what
+    is within it. Costs three collectives in place of one, and, over
+    gloo, what overlaps otherwise."""
     powersgd_rank: PositiveInt = 1
     """Rank of powersgd's factors. Helps, when raised, to keep more of the gradient. Costs bytes
     and time in proportion."""
