@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
 from bench.plan.case import Case, DeviceInfo, Effort, Machine, Window, identify
-from bench.strategies import ddp, groups
+from bench.strategies import ddp
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
 from bench.strategies.local_sgd import LocalSession
 from bench.strategies.single import prepare as prepare_single
@@ -236,7 +235,7 @@ NEVER_COMPRESSED = dataclasses.replace(
 )
 
 
-def _two_hosts(name: str, **changes: Any) -> Strategy:
+def _on_two_hosts() -> Strategy:
     """DDP whose ranks are told that they are on two hosts, while all of them are on this one."""
     (plain,) = ddp.STRATEGIES
 
@@ -248,23 +247,15 @@ def _two_hosts(name: str, **changes: Any) -> Strategy:
 
     return dataclasses.replace(
         plain,
-        name=name,
+        name="two_hosts",
         check=lambda facts, case, machine: plain.check(facts, there(case), machine),
         group_sizes=lambda case: plain.group_sizes(there(case)),
         operation_ranks=lambda case: plain.operation_ranks(there(case)),
-        **{"prepare": prepare} | changes,
+        prepare=prepare,
     )
 
 
-def _prepare_chained(problem: Problem, context: Context) -> Session:
-    """With the hook of backends that keep an order, which gloo does for one bucket at a time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "backend_of", lambda _: "one that keeps it")
-        return ddp.prepare(problem, dataclasses.replace(context, nodes=2))
-
-
-TWO_HOSTS = _two_hosts("two_hosts")
-TWO_HOSTS_CHAINED = _two_hosts("two_hosts_chained", prepare=_prepare_chained)
+TWO_HOSTS = _on_two_hosts()
 
 
 LOCAL = _misbehaving("local")

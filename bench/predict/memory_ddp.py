@@ -29,6 +29,9 @@ MIB = 2**20
 DEFAULT_CAP_MIB = 25
 """Of all buckets but the first, where no cap is given."""
 
+CHAINED = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
+"""Collectives whose end hooks wait for to go on. What each gives is its first argument."""
+
 
 class Bucket:
     """Some gradients that are reduced at once; a hook sees it as it sees torch's ``GradBucket``."""
@@ -241,18 +244,20 @@ def _futures_with_values() -> Iterator[list[Tensor]]:
 
     What they send goes into the list.
     """
-    before = distributed.all_reduce
     sent: list[Tensor] = []
 
-    def all_reduce(tensor: Tensor, *_: Any, **named: Any) -> _Done | None:
+    def carried(tensor: Tensor, *_: Any, **named: Any) -> _Done | None:
         sent.append(tensor)
         return _Done(tensor) if named.get("async_op") else None
 
-    distributed.all_reduce = all_reduce  # type: ignore[assignment]
+    before = {name: getattr(distributed, name) for name in CHAINED}
     try:
+        for name in CHAINED:
+            setattr(distributed, name, carried)
         yield sent
     finally:
-        distributed.all_reduce = before
+        for name, own in before.items():
+            setattr(distributed, name, own)
 
 
 class _Done:

@@ -85,6 +85,11 @@ def _require_known(options: Mapping[str, Any]) -> None:
         raise BenchError(
             "what PowerSGD's factors cost to compute is not modelled; use fp16 or bf16"
         )
+    if options.get("comm_hook") == "hierarchical":
+        raise BenchError(
+            "levels one after the other are not modelled: here every all-reduce goes through both"
+            " levels at the same time, as NCCL's own does; leave comm_hook out"
+        )
     if options.get("local_sgd_period") is not None:
         raise BenchError("a step of post-local SGD is not modelled: few of its steps communicate")
 

@@ -116,7 +116,7 @@ def _of_the_hook(facts: Facts, case: Case, options: DDPOptions) -> str | None:
 
 def _of_levels(facts: Facts, case: Case) -> str | None:
     if facts.has_sparse_gradients:
-        return "a hierarchical all-reduce shares out dense gradients alone; use dense ones"
+        return "a hierarchical all-reduce cannot share out sparse gradients; use dense ones"
     return hierarchical.refusal(case)
 
 

@@ -179,6 +179,7 @@ def test_hybrid_sharding_gathers_within_a_host_and_reduces_between() -> None:
 def test_what_has_no_model_is_refused() -> None:
     for options, what in (
         ({"comm_hook": "powersgd"}, "PowerSGD"),
+        ({"comm_hook": "hierarchical"}, "levels one after the other"),
         ({"local_sgd_period": 4}, "post-local SGD"),
     ):
         with pytest.raises(BenchError, match=what):

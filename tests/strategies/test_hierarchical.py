@@ -9,8 +9,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 import torch
+from torch import distributed
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
+from torch.futures import Future
 
 from bench.plan.case import Case
 from bench.run.launch import Launcher
@@ -26,10 +28,9 @@ HOOK: dict[str, Any] = {"comm_hook": "hierarchical"}
 
 
 def case_of(
-    world_size: int, options: dict[str, Any], strategy: str = "TWO_HOSTS", **settings: Any
+    world_size: int, options: dict[str, Any], *, unused: bool = False, **settings: Any
 ) -> Case:
-    unused = settings.pop("unused", False)
-    case = planned_case("transformer:tiny", f"tests.fakes:{strategy}", world_size, **settings)
+    case = planned_case("transformer:tiny", "tests.fakes:TWO_HOSTS", world_size, **settings)
     branch = {"unused_branch": True} if unused else {}
     return msgspec.structs.replace(
         case,
@@ -48,7 +49,6 @@ def case_of(
             {"bucket_cap_mb": 0.01, "find_unused_parameters": True},
             {"unused": True, "accumulation_steps": 2},
         ),
-        (4, {}, {"strategy": "TWO_HOSTS_CHAINED"}),
     ],
 )
 def test_ranks_of_several_hosts_train_the_model_that_one_device_would(
@@ -115,6 +115,49 @@ def test_a_hook_is_one_and_over_gloo_in_turn() -> None:
     assert ddp.flags(Facts(unit="token"), case) == ["hook_in_turn"]
     there = msgspec.structs.replace(case, device="cuda", backend="nccl")
     assert ddp.flags(Facts(unit="token"), there) == []
+
+
+@dataclass
+class Done:
+    """Work that is over."""
+
+    tensor: torch.Tensor
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        future: Future[list[torch.Tensor]] = Future()
+        future.set_result([self.tensor])
+        return future
+
+
+def test_where_a_backend_keeps_an_order_each_level_follows_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the second of two ranks of the first host of two, all of which have the same gradients."""
+    within, between = Group(2, place=1), Group(2)
+    seen = []
+
+    def reduce_scatter(share: torch.Tensor, whole: torch.Tensor, *, group: Group, **_: Any) -> Done:
+        seen.append(("reduce_scatter", group))
+        share.copy_(2 * whole.chunk(2)[1])
+        return Done(share)
+
+    def all_reduce(share: torch.Tensor, *, group: Group, **_: Any) -> Done:
+        seen.append(("all_reduce", group))
+        return Done(share.mul_(2))
+
+    def all_gather(whole: torch.Tensor, share: torch.Tensor, *, group: Group, **_: Any) -> Done:
+        seen.append(("all_gather", group))
+        return Done(whole.copy_(torch.cat([torch.tensor([1.0, 2.0, 3.0]), share])))
+
+    monkeypatch.setattr(distributed, "reduce_scatter_tensor", reduce_scatter)
+    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(distributed, "all_gather_into_tensor", all_gather)
+    bucket = Bucket(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))
+    levels = Levels(within=cast("ProcessGroup", within), between=cast("ProcessGroup", between))
+    future = hierarchical.chained(levels, cast("GradBucket", bucket))
+    assert future.wait() is bucket.gradients
+    assert bucket.gradients.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]  # the mean of four times itself
+    assert seen == [("reduce_scatter", within), ("all_reduce", between), ("all_gather", within)]
 
 
 @dataclass
