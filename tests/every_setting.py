@@ -84,7 +84,7 @@ def main(names: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             launcher = Launcher(Path(folder) / "scratch", probe_in_child())
             for planned in cases(names):
-                said = planned.skip_reason or _proved(launcher, planned, Path(folder))
+                said = planned.skip_reason or _proved(launcher, planned, Path(folder) / "proof")
                 failures += said.startswith("failed")
                 sys.stdout.write(f"{planned.case.id}: {said}\n")
                 sys.stdout.flush()
