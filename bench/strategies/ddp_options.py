@@ -59,7 +59,8 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     local_sgd_period: PositiveInt | None = None
     """Post-local SGD: ranks train apart, and average their parameters every so many steps. Null
     synchronises gradients in each step. Helps where communication binds, since nearly all of it
-    goes. Costs that ranks train another model in between."""
+    goes. Costs that ranks train another model in between, and, while they average, a second copy
+    of all parameters."""
     local_sgd_start: Natural = 2
     """Optimizer steps of plain DDP before ranks train apart. They are part of the warm-up.
     Helps training to get off the ground before ranks drift. Costs a warm-up as long as they

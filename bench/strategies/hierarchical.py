@@ -20,7 +20,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
+from bench.measure.ranges import BUFFERS
 from bench.plan.case import Case
 from bench.strategies import groups
 from bench.strategies.base import Context
@@ -105,9 +107,11 @@ def one_after_the_other(levels: Levels, bucket: GradBucket) -> Future[Tensor]:
     moves half as much.
     """
     whole, share = _prepared(levels, bucket)
-    shares = torch.empty_like(whole)
+    with record_function(BUFFERS):
+        shares = torch.empty_like(whole)
     distributed.all_to_all_single(shares, whole, group=levels.within)
     torch.sum(shares.view(levels.within.size(), -1), dim=0, out=share)
+    del shares  # before others are made for the next level
     distributed.all_reduce(share, group=levels.between)
     distributed.all_gather_into_tensor(whole, share, group=levels.within)
     future: Future[Tensor] = Future()
