@@ -124,6 +124,9 @@ FLAGS = {
     "captured": "CUDA graphs keep their memory in a pool of their own: what is allocated in it is"
     " not known, what is reserved is",
     "no_cuda_graphs": "some graphs were not captured as CUDA graphs",
+    "calls_stalled": "a tenth of the calls alone took three times their median or more: something"
+    " else had the cores meanwhile, which the median leaves out and a row of calls adds up, so that"
+    " back to back a call seems slower than alone",
     "unequal_environments": "launches of this case ran in different environments",
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from bench.run.phases import read_note
+from bench.run.phases import DONE, read_note
 
 LOOK_S, PATIENCE_S = 0.5, 5.0
 """Between two looks, and between two lines."""
@@ -40,6 +40,8 @@ class Following:
         told, next_s = "", time.monotonic() + PATIENCE_S
         while not self._over.wait(LOOK_S):
             note = read_note(self._folder, 0)
-            if note is not None and note.phase != told and time.monotonic() >= next_s:
+            if note is None or note.phase in {told, DONE}:
+                continue
+            if time.monotonic() >= next_s:
                 told, next_s = note.phase, time.monotonic() + PATIENCE_S
                 self._say(f"  at {told}")
