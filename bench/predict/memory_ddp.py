@@ -25,11 +25,17 @@ from torch._C._distributed_c10d import (
 )
 from torch.futures import Future
 
+from bench.measure import operations
+
 MIB = 2**20
 DEFAULT_CAP_MIB = 25
 """Of all buckets but the first, where no cap is given."""
 
-CHAINED = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
+CHAINED: tuple[tuple[Any, str], ...] = (
+    (distributed, "all_reduce"),
+    (operations, "REDUCE_SCATTER"),
+    (operations, "ALL_GATHER"),
+)
 """Collectives whose end hooks wait for to go on. What each gives is its first argument."""
 
 
@@ -250,14 +256,14 @@ def _futures_with_values() -> Iterator[list[Tensor]]:
         sent.append(tensor)
         return _Done(tensor) if named.get("async_op") else None
 
-    before = {name: getattr(distributed, name) for name in CHAINED}
+    before = [getattr(owner, name) for owner, name in CHAINED]
     try:
-        for name in CHAINED:
-            setattr(distributed, name, carried)
+        for owner, name in CHAINED:
+            setattr(owner, name, carried)
         yield sent
     finally:
-        for name, own in before.items():
-            setattr(distributed, name, own)
+        for (owner, name), own in zip(CHAINED, before, strict=True):
+            setattr(owner, name, own)
 
 
 class _Done:

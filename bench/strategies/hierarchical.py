@@ -22,6 +22,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
+from bench.measure import operations
 from bench.measure.ranges import BUFFERS
 from bench.plan.case import Case
 from bench.strategies import groups
@@ -88,13 +89,13 @@ def chained(levels: Levels, bucket: GradBucket) -> Future[Tensor]:
         return _result(work)
 
     def gather(_: Future[Tensor]) -> Tensor:
-        work = distributed.all_gather_into_tensor(whole, share, group=levels.within, async_op=True)
+        work = operations.ALL_GATHER(whole, share, group=levels.within, async_op=True)
         _result(work)
         return _returned(whole, bucket)
 
-    first = distributed.reduce_scatter_tensor(share, whole, group=levels.within, async_op=True)
-    assert first is not None, "it was asked to be asynchronous"
-    return first.get_future().then(reduce_between).then(gather)
+    first = operations.REDUCE_SCATTER(share, whole, group=levels.within, async_op=True)
+    reduced: Future[list[Tensor]] = first.get_future()
+    return reduced.then(reduce_between).then(gather)
 
 
 @functools.wraps(allreduce_hook)
@@ -113,7 +114,7 @@ def one_after_the_other(levels: Levels, bucket: GradBucket) -> Future[Tensor]:
     torch.sum(shares.view(levels.within.size(), -1), dim=0, out=share)
     del shares  # before others are made for the next level
     distributed.all_reduce(share, group=levels.between)
-    distributed.all_gather_into_tensor(whole, share, group=levels.within)
+    operations.ALL_GATHER(whole, share, group=levels.within)
     future: Future[Tensor] = Future()
     future.set_result(_returned(whole, bucket))
     return future
