@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.futures import Future
 
-from bench.measure import operations
+from bench.strategies import groups
 
 MIB = 2**20
 DEFAULT_CAP_MIB = 25
@@ -33,8 +33,8 @@ DEFAULT_CAP_MIB = 25
 
 CHAINED: tuple[tuple[Any, str], ...] = (
     (distributed, "all_reduce"),
-    (operations, "REDUCE_SCATTER"),
-    (operations, "ALL_GATHER"),
+    (groups, "REDUCE_SCATTER"),
+    (groups, "ALL_GATHER"),
 )
 """Collectives whose end hooks wait for to go on. What each gives is its first argument."""
 

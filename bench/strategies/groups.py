@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -11,6 +12,13 @@ from torch.distributed import ProcessGroup
 
 NEVER = timedelta(days=365)
 """Time-out of the groups made here: the parent ends a stuck launch, with stacks."""
+ALL_GATHER: Any = (
+    getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+)
+REDUCE_SCATTER: Any = (
+    getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+)
+"""Of one tensor into one, by the name that this torch wants them called."""
 
 
 def ranks_of(size: int, world_size: int) -> list[list[int]]:

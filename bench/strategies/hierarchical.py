@@ -22,7 +22,6 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from bench.measure import operations
 from bench.measure.ranges import BUFFERS
 from bench.plan.case import Case
 from bench.strategies import groups
@@ -89,11 +88,11 @@ def chained(levels: Levels, bucket: GradBucket) -> Future[Tensor]:
         return _result(work)
 
     def gather(_: Future[Tensor]) -> Tensor:
-        work = operations.ALL_GATHER(whole, share, group=levels.within, async_op=True)
+        work = groups.ALL_GATHER(whole, share, group=levels.within, async_op=True)
         _result(work)
         return _returned(whole, bucket)
 
-    first = operations.REDUCE_SCATTER(share, whole, group=levels.within, async_op=True)
+    first = groups.REDUCE_SCATTER(share, whole, group=levels.within, async_op=True)
     reduced: Future[list[Tensor]] = first.get_future()
     return reduced.then(reduce_between).then(gather)
 
@@ -114,7 +113,7 @@ def one_after_the_other(levels: Levels, bucket: GradBucket) -> Future[Tensor]:
     torch.sum(shares.view(levels.within.size(), -1), dim=0, out=share)
     del shares  # before others are made for the next level
     distributed.all_reduce(share, group=levels.between)
-    operations.ALL_GATHER(whole, share, group=levels.within)
+    groups.ALL_GATHER(whole, share, group=levels.within)
     future: Future[Tensor] = Future()
     future.set_result(_returned(whole, bucket))
     return future

@@ -14,10 +14,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 from torch.futures import Future
 
-from bench.measure import operations
 from bench.plan.case import Case
 from bench.run.launch import Launcher
-from bench.strategies import ddp, hierarchical
+from bench.strategies import ddp, groups, hierarchical
 from bench.strategies.ddp_options import DDPOptions
 from bench.strategies.hierarchical import Levels
 from tests.fakes import TWO_CORES, make_case
@@ -150,9 +149,9 @@ def test_where_a_backend_keeps_an_order_each_level_follows_the_one_before(
         seen.append(("all_gather", group))
         return Done(whole.copy_(torch.cat([torch.tensor([1.0, 2.0, 3.0]), share])))
 
-    monkeypatch.setattr(operations, "REDUCE_SCATTER", reduce_scatter)
+    monkeypatch.setattr(groups, "REDUCE_SCATTER", reduce_scatter)
     monkeypatch.setattr(distributed, "all_reduce", all_reduce)
-    monkeypatch.setattr(operations, "ALL_GATHER", all_gather)
+    monkeypatch.setattr(groups, "ALL_GATHER", all_gather)
     bucket = Bucket(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))
     levels = Levels(within=cast("ProcessGroup", within), between=cast("ProcessGroup", between))
     future = hierarchical.chained(levels, cast("GradBucket", bucket))
