@@ -107,7 +107,10 @@ def bench_gpu(session: nox.Session) -> None:
 
 @nox.session(name="bench-backends", venv_backend="none", requires=["env"])
 def bench_backends(session: nox.Session) -> None:
-    """NCCL against gloo: collectives alone, then whole steps. Arguments go to ``bench comm``."""
+    """NCCL against gloo: collectives alone, then whole steps. Arguments go to ``bench comm``.
+
+    On a CPU collectives are few; ``--full`` has all.
+    """
     run_python(session, "-m", "bench", "comm", "--backends", "all", *session.posargs)
     run_python(session, "-m", "bench", "run", "backends")
 

@@ -22,7 +22,13 @@ from bench.run.launch import Launcher
 from bench.run.server import start_server, stop_server
 from tests.fakes import TWO_CORES
 from tests.strategies.test_contract import prove
-from tests.strategies.variants import VARIANTS, precision_for, world_size_for
+from tests.strategies.variants import (
+    VARIANTS,
+    has_levels,
+    precision_for,
+    strategy_for,
+    world_size_for,
+)
 
 SETTINGS = (
     "precision: [fp16-amp, bf16-amp, bf16]",
@@ -51,9 +57,10 @@ def blocks() -> Iterator[str]:
     for strategy, variants in VARIANTS.items():
         for options in variants:
             axes = json.dumps({name: [value] for name, value in options.items()})
+            placed = strategy_for(strategy, options)
             for steps in (1, 2):
                 yield (
-                    f"{{workloads: [{ALL}], strategies: [{{{strategy}: {axes}}}],"
+                    f"{{workloads: [{ALL}], strategies: [{{'{placed}': {axes}}}],"
                     f" world_sizes: [{world_size_for(options)}], accumulation_steps: {steps},"
                     f" precision: {precision_for(options)}}}"
                 )
@@ -63,7 +70,8 @@ def cases(names: Sequence[str]) -> Iterator[PlannedCase]:
     """Those whose strategy and workload are named, or all; each once."""
     text = "matrix:\n" + "".join(f"  - {block}\n" for block in blocks())
     for planned in expand(parse_suite(text, source="every.yaml"), TWO_CORES):
-        named = {planned.case.strategy, planned.case.workload}
+        strategy = "ddp" if has_levels(planned.case.options) else planned.case.strategy
+        named = {strategy, planned.case.workload}
         if all(name in named for name in names):
             yield planned
 

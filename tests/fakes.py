@@ -238,6 +238,29 @@ NEVER_COMPRESSED = dataclasses.replace(
 )
 
 
+def _on_two_hosts() -> Strategy:
+    """DDP whose ranks are told that they are on two hosts, while all of them are on this one."""
+    (plain,) = ddp.STRATEGIES
+
+    def there(case: Case) -> Case:
+        return msgspec.structs.replace(case, nodes=2)
+
+    def prepare(problem: Problem, context: Context) -> Session:
+        return ddp.prepare(problem, dataclasses.replace(context, nodes=2))
+
+    return dataclasses.replace(
+        plain,
+        name="two_hosts",
+        check=lambda facts, case, machine: plain.check(facts, there(case), machine),
+        group_sizes=lambda case: plain.group_sizes(there(case)),
+        operation_ranks=lambda case: plain.operation_ranks(there(case)),
+        prepare=prepare,
+    )
+
+
+TWO_HOSTS = _on_two_hosts()
+
+
 LOCAL = _misbehaving("local")
 ONE_TENSOR_LOCAL = _misbehaving("one_tensor_local")
 SUMMED = _misbehaving("summed")

@@ -109,8 +109,8 @@ FLAGS = {
     " none",
     "no_buffers": "broadcast_buffers makes no difference to a workload without buffers, such as"
     " those of batch norm",
-    "hook_in_turn": "over gloo PowerSGD waits for each bucket before the next one is sent, since"
-    " their messages would be taken for each other: it overlaps with nothing",
+    "hook_in_turn": "over gloo a hook of several messages waits for each bucket before the next one"
+    " is sent, since they would be taken for each other: it overlaps with nothing",
     "staged": "gloo copies what is on a device to the host, and back, for every collective, and the"
     " host waits for that",
     "in_switch": "the switch between the devices may reduce what passes it, so that no least number"
@@ -130,6 +130,9 @@ FLAGS = {
     "captured": "CUDA graphs keep their memory in a pool of their own: what is allocated in it is"
     " not known, what is reserved is",
     "no_cuda_graphs": "some graphs were not captured as CUDA graphs",
+    "calls_stalled": "a tenth of the calls alone took three times their median or more: something"
+    " else had the cores meanwhile, which the median leaves out and a row of calls adds up, so that"
+    " back to back a call seems slower than alone",
     "unequal_environments": "launches of this case ran in different environments",
 }
 

@@ -38,6 +38,14 @@ def comm(  # noqa: PLR0913 - options, each known by its name
     world_sizes: Annotated[
         str | None, typer.Option(metavar="NUMBERS", help="Such as 2,4; also more than cores.")
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="1 KiB to 1 GiB in every type, one rank too; on a CPU without it, 1 KiB to 64 MiB"
+            " in fp32 on several, in about two minutes on two cores.",
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="Type of device that holds the tensors.")] = "auto",
     out: Annotated[
         Path | None,
@@ -69,6 +77,7 @@ def comm(  # noqa: PLR0913 - options, each known by its name
         backends=backends,
         world_sizes=world_sizes,
         device=device,
+        full=full,
     )
     rendezvous = read_rendezvous(
         os.environ,

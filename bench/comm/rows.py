@@ -19,6 +19,9 @@ from bench.run.handover import RankOutcome, Times
 LOW, HIGH = 10, 90
 """Percent of the calls that a row's spread leaves out below, and up to which it goes."""
 
+STALLED = 3.0
+"""Times the median: where a tenth of the calls takes so long, something else had the cores."""
+
 
 def skipped(planned: Planned, *, run_id: str) -> Collective:
     """The row of a point that cannot be measured."""
@@ -72,9 +75,11 @@ def _measured(planned: Planned, times: Sequence[Times], run_id: str) -> Collecti
     factor = bus_factor(planned.point.op, ranks)
     carried_by = times[0].carried_by
     known = is_carried_by(planned.group.backend, carried_by)
+    stalled = ["calls_stalled"] if high_s > STALLED * median_s else []
     return _row(
         planned,
         run_id,
+        flags=[*planned.flags, *stalled],
         status="ok" if known else "failed",
         reason=None if known else f"was carried by {carried_by}, not by {planned.group.backend}",
         carried_by=carried_by,
@@ -94,6 +99,7 @@ def _measured(planned: Planned, times: Sequence[Times], run_id: str) -> Collecti
 def _row(planned: Planned, run_id: str, **found: Any) -> Collective:
     """A row with what identifies it."""
     group, point = planned.group, planned.point
+    fields: dict[str, Any] = {"flags": list(planned.flags)} | found
     return Collective(
         run_id=run_id,
         op=point.op,
@@ -104,6 +110,5 @@ def _row(planned: Planned, run_id: str, **found: Any) -> Collective:
         nodes=group.nodes,
         link=group.link,
         bytes=point.bytes,
-        flags=list(planned.flags),
-        **found,
+        **fields,
     )

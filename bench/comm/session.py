@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from bench.comm import rank, rows
-from bench.comm.sweep import Group, Planned, Point, Sweep, plan
+from bench.comm.progress import Following
+from bench.comm.sweep import BRIEF, Group, Planned, Point, Sweep, is_brief, plan
 from bench.errors import Interruption, in_words
 from bench.measure.device import core_sets, visible_devices
 from bench.plan.case import Limits
@@ -81,6 +82,8 @@ def run_sweep(
         )
         launcher = Launcher(scratch, machine, hosts)
         folder = out or new_folder(NAME)
+        if is_brief(sweep, machine):
+            progress.say(BRIEF)
         return _carried_out(plan(sweep, machine), launcher, info, folder, progress)
 
 
@@ -148,14 +151,15 @@ def _measured(
 ) -> Iterable[Collective]:
     """Rows in the order of the plan; the sizes of one operation share their processes."""
     begin, done = time.monotonic(), 0
-    for (group, op), points in itertools.groupby(planned, lambda one: (one.group, one.point.op)):
-        every = list(points)
+    for (group, op), same in itertools.groupby(planned, lambda one: (one.group, one.point.op)):
+        every = list(same)
         wanted = [one for one in every if one.skip_reason is None]
         outcomes: tuple[RankOutcome, ...] = ()
         trouble: str | None = None
         if wanted:
             try:
-                outcomes = _launch(launcher, group, [one.point for one in wanted])
+                points = [one.point for one in wanted]
+                outcomes = _launch(launcher, group, points, say=progress.say)
             except Interruption:
                 raise
             except Exception as error:  # noqa: BLE001 - no fault of one group may lose the others
@@ -191,9 +195,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _launch(
-    launcher: Launcher, group: Group, points: Sequence[Point], *, pairs: bool = False
+    launcher: Launcher,
+    group: Group,
+    points: Sequence[Point],
+    *,
+    pairs: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> tuple[RankOutcome, ...]:
-    """Carry out points in fresh processes; returns one outcome for each rank."""
+    """Carry out points in fresh processes; returns one outcome for each rank.
+
+    Args:
+        launcher: of this host.
+        group: of the ranks.
+        points: none for what is measured beside them.
+        pairs: measure each pair of ranks instead.
+        say: takes a line for people, now and then.
+    """
     task = Task(group=group, points=list(points), pairs=pairs)
     share = OtherShare(
         number=next(NUMBERS),
@@ -205,12 +222,17 @@ def _launch(
         content=msgspec.json.encode(task).decode(),
     )
     if launcher.hosts is None or group.nodes == 1:
-        return run_share(launcher, share, lambda: False)
-    return launcher.hosts.launch(share, lambda own, elsewhere: run_share(launcher, own, elsewhere))
+        return run_share(launcher, share, lambda: False, say)
+    return launcher.hosts.launch(
+        share, lambda own, elsewhere: run_share(launcher, own, elsewhere, say)
+    )
 
 
 def run_share(
-    launcher: Launcher, share: OtherShare, elsewhere: Callable[[], bool]
+    launcher: Launcher,
+    share: OtherShare,
+    elsewhere: Callable[[], bool],
+    say: Callable[[str], None] | None = None,
 ) -> tuple[RankOutcome, ...]:
     """Launch what is this host's of a task.
 
@@ -218,6 +240,7 @@ def run_share(
         launcher: of this host.
         share: of this host.
         elsewhere: whether processes of other hosts have ended.
+        say: takes a line for people, now and then; None to be silent.
     """
     task, node = msgspec.json.decode(share.content, type=Task), share.node
     group = task.group
@@ -239,5 +262,6 @@ def run_share(
         file = folder / "assignment.json"
         file.write_bytes(msgspec.json.encode(assignment))
         watch = Watch(share.processes, Limits(), LAUNCH_S, folder, elsewhere)
-        ends = run_elastic(rank.main, file, watch, node=node)
+        following = None if say is None else Following(folder, say)
+        ends = run_elastic(rank.main, file, watch, node=node, meanwhile=following)
         return read_outcomes(folder, share.processes, ends, share.first_rank)

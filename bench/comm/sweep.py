@@ -23,6 +23,12 @@ BACKENDS = ("gloo", "nccl", "mpi", "xccl")
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SIZES = tuple(2**power for power in range(10, 31, 2))
 """1 KiB to 1 GiB, each four times the one before."""
+BRIEF_SIZES, BRIEF_DTYPES = tuple(2**power for power in range(10, 27, 4)), ("fp32",)
+"""Of a sweep that takes two minutes on two cores: 1 KiB to 64 MiB, each 16 times the one before."""
+BRIEF = (
+    "a brief sweep: 1 KiB to 64 MiB in fp32 on several ranks; --full has 1 KiB to 1 GiB in every"
+    " type, and one rank too, and takes far longer"
+)
 WORLD_SIZES = (1, 2, 4, 8)
 MOST_RANKS = 128
 """That a check of their sums can be exact for in bf16."""
@@ -73,13 +79,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for; None for all that there is."""
 
     operations: Sequence[str] = OPERATIONS
-    dtypes: Sequence[str] = DTYPES
-    sizes: Sequence[int] = SIZES
+    dtypes: Sequence[str] | None = None
+    sizes: Sequence[int] | None = None
     backends: Sequence[str] | None = None
     world_sizes: Sequence[int] | None = None
     device: str = "auto"
     links: Sequence[str | None] = (None,)
     """Of emulated hosts."""
+    brief: bool = False
+    """Whether what is not asked for is cut short on a CPU."""
 
 
 def sweep_of(
@@ -90,13 +98,14 @@ def sweep_of(
     backends: str | None = None,
     world_sizes: str | None = None,
     device: str = "auto",
+    full: bool = False,
 ) -> Sweep:
     """What the options of ``bench comm`` ask for, each a list separated by commas.
 
     Raises:
         BenchError: one that cannot be read.
     """
-    asked: dict[str, Any] = {"device": device}
+    asked: dict[str, Any] = {"device": device, "brief": not full}
     if operations is not None:
         asked["operations"] = parse_names("--operations", operations, OPERATIONS)
     if dtypes is not None:
@@ -169,6 +178,8 @@ def plan(sweep: Sweep, machine: Machine) -> list[Planned]:
     cores = 1 if device == "cpu" else None
     count = machine.device_count(device, cores_per_device=cores or 1)
     backends = sweep.backends or _backends(machine, device)
+    if not is_brief(sweep, machine):
+        sweep = msgspec.structs.replace(sweep, brief=False)
     places = _places(sweep, max(count, 1), machine.hosts)
     groups = (
         (
@@ -198,6 +209,15 @@ def plan(sweep: Sweep, machine: Machine) -> list[Planned]:
     ]
 
 
+def is_brief(sweep: Sweep, machine: Machine) -> bool:
+    """Whether a sweep is cut short on a machine: on a CPU, where its sizes or types are left open.
+
+    A GPU moves a gibibyte in milliseconds.
+    """
+    is_open = sweep.sizes is None or sweep.dtypes is None
+    return sweep.brief and is_open and machine.device_type(sweep.device) == "cpu"
+
+
 def _places(sweep: Sweep, count: int, hosts: int) -> Iterator[tuple[int, int, str | None]]:
     """(ranks, hosts, link): on one host, and over all, so that the two are told apart.
 
@@ -208,6 +228,8 @@ def _places(sweep: Sweep, count: int, hosts: int) -> Iterator[tuple[int, int, st
     """
     most = count * hosts
     known = {size for size in WORLD_SIZES if size <= most} | ({most} if hosts > 1 else set())
+    if sweep.brief and len(known) > 1:
+        known -= {1}
     sizes = sweep.world_sizes or sorted(known)
     for size in sizes:
         if hosts == 1 or size <= count:
@@ -232,7 +254,9 @@ def _backends(machine: Machine, device: str) -> list[str]:
 
 
 def _points(op: str, sweep: Sweep, ranks: int) -> Iterator[Point]:
-    for dtype, size in itertools.product(sweep.dtypes, sorted(sweep.sizes)):
+    dtypes = sweep.dtypes or (BRIEF_DTYPES if sweep.brief else DTYPES)
+    sizes = sweep.sizes or (BRIEF_SIZES if sweep.brief else SIZES)
+    for dtype, size in itertools.product(dtypes, sorted(sizes)):
         whole = ITEM_BYTES[dtype] * ranks
         yield msgspec.convert(
             {"op": op, "dtype": dtype, "bytes": max(size // whole, 1) * whole}, Point

@@ -24,6 +24,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     layout: Layout
     ranks_per_host: int
+    cores: int
+    """Of the machine that the hosts are emulated on."""
     rates: tuple[str, ...] = ()
     """Asked for on the command line, in place of the suite's own."""
     latencies_ms: tuple[float, ...] = ()
@@ -56,6 +58,7 @@ class Guest:
             "kind": "emulated",
             "hosts": self._told.layout.hosts,
             "ranks_per_host": self._told.ranks_per_host,
+            "cores": self._told.cores,
             "links": msgspec.to_builtins(self._told.measured),
         }
 

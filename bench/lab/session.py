@@ -89,14 +89,16 @@ def run_lab(
         measured = _measure(layout, links)
         for one in measured:
             progress.say(words_of(one))
+        usable = usable_cores()
         told = Told(
             layout=layout,
             ranks_per_host=wish.ranks_per_host,
+            cores=len(usable),
             rates=wish.rates,
             latencies_ms=wish.latencies_ms,
             measured=tuple(measured),
         )
-        cores = cores_of(wish, cores_per_device, usable_cores())
+        cores = cores_of(wish, cores_per_device, usable)
         with contextlib.ExitStack() as stack:
             started = [
                 stack.enter_context(_host(number, told, cores[number], arguments, scratch))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.measure.intervals import Interval
-from bench.measure.ranges import DEVICE, MARK, STEPS
+from bench.measure.ranges import BUFFERS, DEVICE, MARK, STEPS
 from bench.measure.trace import GLOO, Event, find_range
 
 COMMUNICATION_BUFFERS = (
@@ -20,6 +20,7 @@ COMMUNICATION_BUFFERS = (
     "c10d::reduce_scatter",
     "c10d::allgather_",
     "FSDP::all_gather (",
+    BUFFERS,
 )
 """Beginnings of ranges in which buffers are made that collectives work on, and let go of."""
 UNSHARDED = (

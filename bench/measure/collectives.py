@@ -7,7 +7,7 @@ moving the bytes took; the rest, on each rank, is waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +23,8 @@ RING_FACTORS = {
 }
 """Times (n - 1) / n, what a rank must send of the payload in a ring: nccl-tests' PERFORMANCE.md.
 The others send it once."""
+
+NO_RANKS: Mapping[str, int] = {}
 
 
 def bus_factor(operation: str, ranks: int) -> float | None:
@@ -73,12 +75,15 @@ class Costs:
         return 1 - self.exposed_s / self.busy_s if self.busy_s > 0 else None
 
 
-def costs(traces: Sequence[StepsTrace], ranks: int | None) -> Costs:
+def costs(
+    traces: Sequence[StepsTrace], ranks: int | None, of_operations: Mapping[str, int] = NO_RANKS
+) -> Costs:
     """Combine the ranks' traces.
 
     Args:
         traces: one per process, of the same steps.
         ranks: of the group of those collectives whose trace does not tell, if all have one size.
+        of_operations: likewise, of those operations that have a group of their own.
     """
     steps = traces[0].steps
     shortest = _shortest(traces)
@@ -95,7 +100,7 @@ def costs(traces: Sequence[StepsTrace], ranks: int | None) -> Costs:
     exposed_s, busy_s = busiest
     late_rank, late_share = _latest(traces)
     return Costs(
-        collectives=_by_operation(traces[0], shortest, ranks),
+        collectives=_by_operation(traces[0], shortest, ranks, of_operations),
         busy_s=busy_s / steps,
         exposed_s=exposed_s / steps,
         wait_s=wait_s / steps,
@@ -144,15 +149,20 @@ def _shortest(traces: Sequence[StepsTrace]) -> dict[str, float]:
 
 
 def _by_operation(
-    trace: StepsTrace, shortest: dict[str, float], ranks: int | None
+    trace: StepsTrace,
+    shortest: dict[str, float],
+    ranks: int | None,
+    of_operations: Mapping[str, int],
 ) -> list[Collective]:
     """The operations of one process; a collective of several of its devices counts once."""
     found: list[Collective] = []
     for operation in dict.fromkeys(span.operation for span in trace.spans):
         spans = [span for span in trace.spans if span.operation == operation]
         calls = {span.key: span for span in spans}
+        expected = of_operations.get(operation, ranks)
         payloads = [one.payload_bytes for one in calls.values() if one.payload_bytes is not None]
-        on_wire = [sent for one in calls.values() if (sent := _wire_bytes(one, ranks)) is not None]
+        each = (_wire_bytes(one, expected) for one in calls.values())
+        on_wire = [sent for sent in each if sent is not None]
         busy_s = max(
             total(_moving([span for span in spans if span.device == device], shortest))
             for device in _devices(trace)

@@ -56,6 +56,8 @@ REDUCE_SCATTER: Any = (
 
 Expected = Callable[[int], int]
 """What element i of a result is."""
+Take = Callable[[int, torch.dtype], Tensor]
+"""Makes a flat tensor of so many elements."""
 
 
 def type_named(spelling: str | None) -> str:
@@ -121,7 +123,14 @@ class Call:
 
 
 def make_call(
-    op: str, *, size: int, dtype: str, device: torch.device, rank: int, ranks: int
+    op: str,
+    *,
+    size: int,
+    dtype: str,
+    device: torch.device,
+    rank: int,
+    ranks: int,
+    take: Take | None = None,
 ) -> Call:
     """A collective among all ranks of the default group.
 
@@ -132,13 +141,16 @@ def make_call(
         device: that holds them.
         rank: of this process.
         ranks: in the group.
+        take: makes its buffers on that device; None for memory of their own.
     """
     kind = DTYPES[dtype]
     share = -(-size // (kind.itemsize * ranks))
     count = share * ranks
 
     def buffer(length: int) -> Tensor:
-        return torch.empty(length, dtype=kind, device=device)
+        return (
+            torch.empty(length, dtype=kind, device=device) if take is None else take(length, kind)
+        )
 
     def of(sender: int, begin: int = 0) -> Expected:
         return lambda index: (begin + index + sender) % PERIOD

@@ -9,6 +9,8 @@ import re
 
 STEPS = "bench:steps"
 """Around the profiled steps, from one synchronise to the next."""
+BUFFERS = "bench:buffers"
+"""In which a strategy makes what a collective works on, and lets go of it."""
 DEVICE = re.compile(r"^device:(\d+)$")
 MOVE = re.compile(r"^move:(\w+):(\d+)$")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from bench.measure.clock import LAST_PHASE, Clock
 from bench.measure.device import Device, is_out_of_memory
@@ -14,6 +14,14 @@ from bench.measure.operations import CARRIED, Call, make_call, slowest, type_nam
 from bench.measure.trace import Span, StepsTrace
 
 WARM_UP, REPEATS = 1, 7
+APART = 2**28
+"""Bytes that other messages use before memory is used again: more than a cache holds, so that each
+message finds its memory as cold as in a step, where every bucket has its own."""
+ALIGNED = 512
+"""Bytes at whose multiples buffers begin, as torch's allocators have it."""
+LARGEST_ELEMENT = 8
+MOST_BUFFERS = 2
+"""Of a call, each of a message's size at most."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,33 +82,65 @@ def measure_alone(
     if slowest(float(calls is None)) or calls is None:  # or the others would wait for this rank
         return []
     clock = device.clock()
-    row = [calls[one] for one in agreed]
-    repeats = [_row(clock, row) for _ in range(WARM_UP + REPEATS)]
+    repeats = [_row(clock, calls) for _ in range(WARM_UP + REPEATS)]
     return repeats[WARM_UP:]
+
+
+class Pool:
+    """Memory that is used in turns, so that what follows each other stands apart.
+
+    As much as ``APART`` and the largest call need, and no more than all together.
+
+    Args:
+        sizes: bytes of each message, at most.
+        device: that holds it.
+    """
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        # Twice what a call has, so that none of its buffers comes around to another of them.
+        most = APART + 2 * MOST_BUFFERS * _aligned(max(sizes, default=0))
+        every = MOST_BUFFERS * sum(map(_aligned, sizes))
+        self.bytes = torch.zeros(min(most, every), dtype=torch.uint8, device=device)
+        self._at = 0
+
+    def take(self, length: int, dtype: torch.dtype) -> Tensor:
+        """The next so many elements."""
+        size = length * dtype.itemsize
+        if self._at + size > len(self.bytes):
+            self._at = 0
+        taken = self.bytes[self._at : self._at + size].view(dtype)
+        self._at += _aligned(size)
+        return taken
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def _calls(
     messages: Sequence[Message], device: Device, *, rank: int, ranks: int
-) -> dict[Message, Call] | None:
-    """Each of the messages on buffers of its own; None where memory does not suffice for them."""
-    calls: dict[Message, Call] = {}
+) -> list[Call] | None:
+    """Each of the messages; None where memory does not suffice for them."""
     try:
-        for one in messages:
-            if one not in calls:
-                calls[one] = make_call(
-                    one.operation,
-                    size=one.size,
-                    dtype=one.dtype,
-                    device=device.torch_device,
-                    rank=rank,
-                    ranks=ranks,
-                )
-                calls[one].clear()
+        # A message is rounded up to whole elements of each rank.
+        sizes = [one.size + ranks * LARGEST_ELEMENT for one in messages]
+        pool = Pool(sizes, device.torch_device)
+        return [
+            make_call(
+                one.operation,
+                size=one.size,
+                dtype=one.dtype,
+                device=device.torch_device,
+                rank=rank,
+                ranks=ranks,
+                take=pool.take,
+            )
+            for one in messages
+        ]
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    return calls
 
 
 def _row(clock: Clock, row: Sequence[Call]) -> list[float]:

@@ -25,9 +25,18 @@ from torch._C._distributed_c10d import (
 )
 from torch.futures import Future
 
+from bench.strategies import groups
+
 MIB = 2**20
 DEFAULT_CAP_MIB = 25
 """Of all buckets but the first, where no cap is given."""
+
+CHAINED: tuple[tuple[Any, str], ...] = (
+    (distributed, "all_reduce"),
+    (groups, "REDUCE_SCATTER"),
+    (groups, "ALL_GATHER"),
+)
+"""Collectives whose end hooks wait for to go on. What each gives is its first argument."""
 
 
 class Bucket:
@@ -241,18 +250,20 @@ def _futures_with_values() -> Iterator[list[Tensor]]:
 
     What they send goes into the list.
     """
-    before = distributed.all_reduce
     sent: list[Tensor] = []
 
-    def all_reduce(tensor: Tensor, *_: Any, **named: Any) -> _Done | None:
+    def carried(tensor: Tensor, *_: Any, **named: Any) -> _Done | None:
         sent.append(tensor)
         return _Done(tensor) if named.get("async_op") else None
 
-    distributed.all_reduce = all_reduce  # type: ignore[assignment]
+    before = [getattr(owner, name) for owner, name in CHAINED]
     try:
+        for owner, name in CHAINED:
+            setattr(owner, name, carried)
         yield sent
     finally:
-        distributed.all_reduce = before
+        for (owner, name), own in zip(CHAINED, before, strict=True):
+            setattr(owner, name, own)
 
 
 class _Done:

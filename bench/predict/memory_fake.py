@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bench.plan.case import Case
 from bench.predict.memory_ddp import BucketedModule
-from bench.strategies import ddp
+from bench.strategies import ddp, groups
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -52,6 +52,8 @@ def _replacements(case: Case) -> Iterator[tuple[Any, str, Any]]:
     """(owner, name, what stands in for it)."""
     # DDP's reducer is C++ and reads gradients.
     yield ddp, "DistributedDataParallel", BucketedModule
+    # A hook that allocates does so by what carries it.
+    yield groups, "backend_of", lambda _: case.backend
     # A mesh is a tensor of ranks, whose numbers are read.
     yield DeviceMesh, "__init__", _on_real_tensors(DeviceMesh.__init__)
     yield DeviceMesh, "from_group", staticmethod(_on_real_tensors(DeviceMesh.from_group))

@@ -150,6 +150,7 @@ def _context(case: Case, strategy: Strategy, rank: int, options: Mapping[str, An
         device=STAND_IN,
         rank=rank,
         world_size=case.world_size,
+        nodes=case.nodes,
         precision=case.precision,
         accumulation_steps=case.accumulation_steps,
         activation_checkpointing=case.activation_checkpointing,

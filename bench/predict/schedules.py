@@ -93,6 +93,11 @@ def _require_known(options: Mapping[str, Any]) -> None:
         raise BenchError(
             "what PowerSGD's factors cost to compute is not modelled; use fp16 or bf16"
         )
+    if options.get("comm_hook") == "hierarchical":
+        raise BenchError(
+            "levels one after the other are not modelled: here every all-reduce goes through both"
+            " levels at the same time, as NCCL's own does; leave comm_hook out"
+        )
 
 
 def _ddp_backwards(plan: Plan, profile: Profile, case: Case) -> list[int]:

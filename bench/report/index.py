@@ -19,7 +19,7 @@ from bench.report.findings import headline
 from bench.report.markdown import parts_of
 from bench.report.markup import code, escape
 from bench.report.page import CHARTS, REPORT, load, scaling, what_was_found
-from bench.report.summary import device_names, summary
+from bench.report.summary import core_count, device_names, summary
 from bench.report.tables import tables_of
 
 RESULTS = Path("results")
@@ -78,8 +78,7 @@ def _headline(folder: Path) -> str:
 
 def where(info: RunInfo) -> str:
     """What a run was measured on, such as: 2 cores of AMD EPYC, torch 2.14.1."""
-    devices, cores = device_names(info), info.environment.get("cores")
-    count = plural(len(cores) if isinstance(cores, list) else 0, "core")
+    devices, count = device_names(info), plural(core_count(info) or 0, "core")
     what = (
         f"{len(devices)} x {devices[0]}" if devices else f"{count} of {info.environment.get('cpu')}"
     )

@@ -30,7 +30,7 @@ from bench.report.collectives import load_collectives, write_collectives
 from bench.report.index import README, RESULTS, SHOWN, excerpt, index, insert, newest
 from bench.report.page import load, write_report
 from bench.report.scrub import Scrub, scrubber
-from bench.report.summary import device_names
+from bench.report.summary import core_count, device_names
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 LONGEST = 40
@@ -45,10 +45,10 @@ def name_of(info: RunInfo) -> str:
 
 
 def _machine(info: RunInfo) -> str:
-    devices, cores = device_names(info), info.environment.get("cores")
+    devices = device_names(info)
     if devices:
         return f"{len(devices)}x-{devices[0]}"
-    return f"{info.environment.get('cpu')}-{len(cores) if isinstance(cores, list) else 0}-cores"
+    return f"{info.environment.get('cpu')}-{core_count(info) or 0}-cores"
 
 
 def _word(text: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from bench.analyze.rows import Row
 from bench.records.record import RunInfo
 from bench.report.export import flat
-from bench.report.summary import device_names
+from bench.report.summary import core_count, device_names
 
 VERSION = "5.0.0"
 """Of pytest-benchmark, whose format this is."""
@@ -54,14 +54,13 @@ def document(parts: Iterable[tuple[str, RunInfo, Sequence[Row]]]) -> dict[str, A
 def _machine(info: RunInfo) -> dict[str, Any]:
     """What pytest-benchmark shows where two machines differ."""
     environment = info.environment
-    cores = environment.get("cores")
     return {
         "node": "",
         "machine": environment.get("system"),
         "python_version": info.versions.get("python"),
         "cpu": {
             "brand_raw": environment.get("cpu"),
-            "count": len(cores) if isinstance(cores, list) else None,
+            "count": core_count(info),
         },
         "devices": device_names(info),
         "versions": info.versions,

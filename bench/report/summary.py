@@ -92,10 +92,10 @@ def _drift(rows: Sequence[Row]) -> str:
 def machine_lines(info: RunInfo) -> list[str]:
     """What the figures were measured on and with."""
     environment = info.environment
-    cores = environment.get("cores")
+    cores = core_count(info)
     memory = environment.get("memory_bytes")
     return [
-        f"CPU: {environment.get('cpu')}, {len(cores) if isinstance(cores, list) else '?'} cores "
+        f"CPU: {environment.get('cpu')}, {'?' if cores is None else cores} cores "
         f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
         f"accelerators: {', '.join(device_names(info)) or 'none'}"
         + _known("; driver {}", environment.get("driver")),
@@ -124,6 +124,15 @@ def _surroundings(environment: Mapping[str, Any]) -> str:
 def _known(words: str, fact: object) -> str:
     """Words with a fact in them; nothing where there is none."""
     return words.format(fact) if fact else ""
+
+
+def core_count(info: RunInfo) -> int | None:
+    """Cores that the run could use, of the whole machine also where hosts are emulated on it."""
+    network, own = info.environment.get("network"), info.environment.get("cores")
+    shared = network.get("cores") if isinstance(network, dict) else None
+    if isinstance(shared, int):
+        return shared
+    return len(own) if isinstance(own, list) else None
 
 
 def device_names(info: RunInfo) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.errors import BenchError
@@ -28,6 +30,11 @@ MEET_S = 60
 """For the agents of all hosts to meet, once each has said that it is ready."""
 SHUTDOWN_S = 2
 """For ranks to end by themselves when the launch is over."""
+EXIT_S = 10.0
+"""For the agents of the other hosts once this host's ranks have ended well, in place of torch's
+300. Nothing is lost where it does not suffice: the store that they meet in is node 0's own, and
+outlives its agent. A host that died meanwhile would hold all others up for as long, out of reach of
+signals."""
 
 
 def run_elastic(
@@ -79,6 +86,7 @@ def run_elastic(
         with (
             server.spawning(variables),
             _quiet_launcher(),
+            brief_exit(),
             signals.handlers_kept(),
             _expected_ends(watch, forker),
             watch,
@@ -145,6 +153,18 @@ def _expected_ends(watch: Watch, forker: int | None) -> Iterator[None]:
     except SignalException as error:
         if not watch.gave_up:  # else the watch itself has ended the launcher's waiting
             raise signals.stopped_by(error.sigval) from error
+
+
+@contextlib.contextmanager
+def brief_exit() -> Iterator[None]:
+    """Have torch's agents wait ``EXIT_S`` for each other in the end: it has no setting for it."""
+    starter: Any = api
+    before = starter.LocalElasticAgent
+    starter.LocalElasticAgent = functools.partial(before, exit_barrier_timeout=EXIT_S)
+    try:
+        yield
+    finally:
+        starter.LocalElasticAgent = before
 
 
 @contextlib.contextmanager

@@ -376,8 +376,10 @@ def _communication(
     if pairs:
         cost = statistics.median(with_sync - without for with_sync, without in pairs)
     traces = [outcome.trace for outcome in outcomes if outcome.trace is not None]
-    sizes = set(find_strategy(case.strategy).group_sizes(case))
-    found = costs(traces, sizes.pop() if len(sizes) == 1 else None)
+    strategy = find_strategy(case.strategy)
+    sizes = set(strategy.group_sizes(case))
+    ranks = sizes.pop() if len(sizes) == 1 else None
+    found = costs(traces, ranks, strategy.operation_ranks(case))
     is_alone = len(traces) == 1 and case.device == "cpu"
     return Communication(
         sync_cost_s=cost,

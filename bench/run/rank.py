@@ -163,6 +163,7 @@ class Rank:
             device=self.device.torch_device,
             rank=self.rank,
             world_size=self.case.world_size,
+            nodes=self.case.nodes,
             precision="fp32" if exact else self.case.precision,
             accumulation_steps=self.case.accumulation_steps,
             activation_checkpointing=self.case.activation_checkpointing,

@@ -67,6 +67,8 @@ class Context:
     rank: int
     world_size: int
     """Number of devices."""
+    nodes: int = 1
+    """Number of hosts, each with as many of the devices; ranks that are neighbours share one."""
     precision: Precision
     accumulation_steps: int
     activation_checkpointing: bool = False
@@ -163,6 +165,12 @@ def all_ranks(case: Case) -> Sequence[int]:
     return [case.world_size]
 
 
+def one_group(case: Case) -> Mapping[str, int]:
+    """For a strategy whose operations each run in a group that is told by their number."""
+    del case
+    return {}
+
+
 def no_flags(facts: Facts, case: Case) -> Sequence[str]:
     """For a strategy of which nothing need be said."""
     del facts, case
@@ -194,6 +202,9 @@ class Strategy:
     group_sizes: Callable[[Case], Sequence[int]] = all_ranks
     """(case) -> number of ranks of each kind of group that its collectives run in, first of that
     in which parameters are gathered."""
+    operation_ranks: Callable[[Case], Mapping[str, int]] = one_group
+    """(case) -> ranks of the group that an operation runs in, where there are groups of several
+    kinds, and the operation tells which: a profile over gloo does not."""
     shards_gradients: bool = False
     """Whether a device keeps its part of the gradients only, once they are synchronised."""
     only_shards: str | None = None

@@ -1,7 +1,8 @@
 """DDP's communication hooks: what happens to a bucket of gradients in place of an all-reduce.
 
 Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
-2019. All of them are torch's own, from ``torch.distributed.algorithms.ddp_comm_hooks``.
+2019. They are torch's own, from ``torch.distributed.algorithms.ddp_comm_hooks``, but for the
+hierarchical one, which is in ``bench.strategies.hierarchical``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     bf16_compress_hook,
@@ -21,16 +22,18 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.strategies import groups, hierarchical
 from bench.strategies.base import Context
 from bench.strategies.nature import Exactness
 
-CommHook = Literal["none", "fp16", "bf16", "powersgd"]
+CommHook = Literal["none", "fp16", "bf16", "powersgd", "hierarchical"]
 Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 HOOKS: dict[CommHook, Hook] = {
     "fp16": fp16_compress_hook,
     "bf16": bf16_compress_hook,
     "powersgd": powerSGD_hook,
+    "hierarchical": hierarchical.chained,
 }
 TYPES: dict[CommHook, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 """What a hook turns gradients into."""
@@ -46,6 +49,8 @@ EXACTNESS: dict[CommHook, Exactness] = {
     # What is left is the gradient's projection on a few directions, which are random at first. Of
     # a table of n rows that all differ, rank 1 may keep no more than one n-th.
     "powersgd": Exactness(kind="lossy", gradient_error=1 - 1e-6),
+    # The same sum in another order.
+    "hierarchical": Exactness(),
 }
 
 
@@ -103,7 +108,7 @@ def register(
     module: DistributedDataParallel,
     hook: CommHook,
     *,
-    device: torch.device,
+    context: Context,
     powersgd_rank: int,
     powersgd_start: int,
 ) -> None:
@@ -112,17 +117,20 @@ def register(
     Args:
         module: without one.
         hook: which.
-        device: of the gradients.
+        context: of this rank.
         powersgd_rank: of the approximation.
         powersgd_start: calls before it compresses.
     """
+    if hook == "hierarchical":
+        hierarchical.register(module, context)
+        return
     if hook != "powersgd":
         module.register_comm_hook(None, HOOKS[hook])
         return
     state = PowerSGDState(
         None, matrix_approximation_rank=powersgd_rank, start_powerSGD_iter=powersgd_start
     )
-    in_order = backend_of(device) != "gloo"
+    in_order = groups.backend_of(context.device) != "gloo"
     module.register_comm_hook(state, powerSGD_hook if in_order else one_after_the_other)
 
 
@@ -137,10 +145,3 @@ def one_after_the_other(state: PowerSGDState, bucket: GradBucket) -> Future[Tens
     future: Future[Tensor] = powerSGD_hook(state, bucket)
     future.wait()
     return future
-
-
-def backend_of(device: torch.device) -> str:
-    """Name of the backend that carries a device's tensors in the default group."""
-    # Such as cpu:gloo,cuda:nccl.
-    pairs = dict(pair.split(":") for pair in distributed.get_backend_config().split(","))
-    return str(pairs[device.type])

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.plan.case import Case, Machine
-from bench.strategies import comm_hooks, ddp_check, local_sgd
+from bench.strategies import comm_hooks, ddp_check, hierarchical, local_sgd
 from bench.strategies.base import (
     Context,
     ModuleSession,
@@ -59,10 +59,11 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
     # The search copies to the host which parameters were used, once some may not have been.
     searches = options.find_unused_parameters and facts.has_unused_parameters
     waits = is_powersgd or is_local or searches
+    in_turn = options.comm_hook in {"powersgd", "hierarchical"}
     found = {
         "overhead_only": options.find_unused_parameters and not facts.has_unused_parameters,
         "no_buffers": not options.broadcast_buffers and not facts.has_batch_norm,
-        "hook_in_turn": is_powersgd and case.backend == "gloo",
+        "hook_in_turn": in_turn and case.backend == "gloo",
         "allocations_unseen": is_powersgd and case.device == "cpu",
         "host_waits": waits and case.device != "cpu",
     }
@@ -95,6 +96,23 @@ def in_few_steps(options: Mapping[str, Any]) -> Mapping[str, Any]:
     if options.get("local_sgd_period") is not None:
         return local_sgd.in_few_steps(options)
     return {**options, "powersgd_start": comm_hooks.POWERSGD_LEAST_START}
+
+
+def group_sizes(case: Case) -> Sequence[int]:
+    """Ranks of a host, and hosts, where gradients are reduced by levels."""
+    if case.options.get("comm_hook") != "hierarchical":
+        return [case.world_size]
+    return [case.world_size // case.nodes, case.nodes]
+
+
+def operation_ranks(case: Case) -> Mapping[str, int]:
+    """Of the levels, where gradients are reduced by them.
+
+    The message of ``find_unused_parameters``, a few bytes to all ranks, counts as one of theirs.
+    """
+    if case.options.get("comm_hook") != "hierarchical":
+        return {}
+    return hierarchical.operation_ranks(case)
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -145,7 +163,7 @@ def _register_hook(module: DistributedDataParallel, context: Context, options: D
         comm_hooks.register(
             module,
             options.comm_hook,
-            device=context.device,
+            context=context,
             powersgd_rank=options.powersgd_rank,
             powersgd_start=calls_in(options.powersgd_start),
         )
@@ -208,6 +226,8 @@ STRATEGIES = (
         reference=reference,
         options=DDPOptions,
         exactness=exactness,
+        group_sizes=group_sizes,
+        operation_ranks=operation_ranks,
         rhythm=rhythm,
         in_few_steps=in_few_steps,
         flags=flags,

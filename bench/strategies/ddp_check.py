@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.plan.case import Case
-from bench.strategies import comm_hooks
+from bench.strategies import comm_hooks, hierarchical
 from bench.strategies.compiling import cannot_split
 from bench.strategies.ddp_options import DDPOptions
 from workloads.base import Facts
@@ -105,11 +105,19 @@ def _of_the_hook(facts: Facts, case: Case, options: DDPOptions) -> str | None:
     if refusal is not None:
         remedy = "a powersgd_start of 2 or more" if hook == "powersgd" else "comm_hook: fp16"
         return f"the installed torch refuses the {hook} hook: {refusal.rstrip('.')}; use {remedy}"
+    if hook == "hierarchical":
+        return _of_levels(facts, case)
     if hook == "powersgd":
         return _of_powersgd(facts, case)
     if facts.has_sparse_gradients and not comm_hooks.adds_sparse(hook):
         return f"the installed torch cannot add sparse gradients in {hook}; use dense ones, or bf16"
     return None
+
+
+def _of_levels(facts: Facts, case: Case) -> str | None:
+    if facts.has_sparse_gradients:
+        return "a hierarchical all-reduce cannot share out sparse gradients; use dense ones"
+    return hierarchical.refusal(case)
 
 
 def _of_powersgd(facts: Facts, case: Case) -> str | None:

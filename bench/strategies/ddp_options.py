@@ -44,7 +44,11 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     comm_hook: CommHook = "none"
     """What is sent in place of the gradients: their halves in fp16 or bf16, or powersgd's
     low-rank factors. Helps where the link is slow. Costs time to compress, and trains on other
-    gradients: the parity column says how far off."""
+    gradients: the parity column says how far off. Hierarchical sends all of them, level by level:
+    the ranks of a host reduce them, each with a share, before hosts do, so that less leaves a
+    host, and is exact. Helps where several ranks share a host, and its link is slow next to what
+    is within it. Costs three collectives in place of one, and, over
+    gloo, what overlaps otherwise."""
     powersgd_rank: PositiveInt = 1
     """Rank of powersgd's factors. Helps, when raised, to keep more of the gradient. Costs bytes
     and time in proportion."""
@@ -55,7 +59,8 @@ class DDPOptions(Options, frozen=True, kw_only=True):
     local_sgd_period: PositiveInt | None = None
     """Post-local SGD: ranks train apart, and average their parameters every so many steps. Null
     synchronises gradients in each step. Helps where communication binds, since nearly all of it
-    goes. Costs that ranks train another model in between."""
+    goes. Costs that ranks train another model in between, and, while they average, a second copy
+    of all parameters."""
     local_sgd_start: Natural = 2
     """Optimizer steps of plain DDP before ranks train apart. They are part of the warm-up.
     Helps training to get off the ground before ranks drift. Costs a warm-up as long as they

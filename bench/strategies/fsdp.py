@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.plan.case import Case, Machine, PositiveInt
-from bench.strategies import sharding
+from bench.strategies import groups, sharding
 from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.kernels import fused_takes_shards
 from bench.strategies.sharding import Narrow
@@ -169,9 +169,9 @@ def _mesh(options: FSDPOptions, context: Context) -> DeviceMesh:
     device_type = context.device.type
     if options.shard_size is not None:
         return DeviceMesh.from_group(
-            list(sharding.make_groups(options.shard_size, context.world_size)),
+            list(groups.make_groups(options.shard_size, context.world_size)),
             device_type,
-            mesh=sharding.ranks_of(options.shard_size, context.world_size),
+            mesh=groups.ranks_of(options.shard_size, context.world_size),
             mesh_dim_names=("replicate", "shard"),
         )
     group = distributed.group.WORLD

@@ -19,7 +19,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.plan.case import Case, Machine
-from bench.strategies import sharding
+from bench.strategies import groups, sharding
 from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.sharding import Narrow
 from workloads.base import Facts, Problem
@@ -123,7 +123,7 @@ def _arguments(context: Context) -> dict[str, Any]:
     if context.world_size == 1:  # torch changes to it by itself, with a warning
         arguments["sharding_strategy"] = ShardingStrategy.NO_SHARD
     elif options.shard_size is not None:
-        replicas, shards = sharding.make_groups(options.shard_size, context.world_size)
+        replicas, shards = groups.make_groups(options.shard_size, context.world_size)
         arguments["sharding_strategy"] = HYBRID[options.sharding_strategy]
         arguments["process_group"] = (shards, replicas)
     elif options.sharding_strategy != "full_shard":

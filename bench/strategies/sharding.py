@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, distributed, nn
-from torch.distributed import ProcessGroup
+from torch import Tensor, nn
 
 from bench.plan.case import Case, PositiveInt
 from bench.strategies.base import AUTOCAST, Context, Options
@@ -37,8 +35,6 @@ class ShardingOptions(Options, frozen=True, kw_only=True):
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-NEVER = timedelta(days=365)
-"""Time-out of the groups made here: the parent ends a stuck launch, with stacks."""
 
 
 def check(facts: Facts, case: Case) -> str | None:
@@ -113,39 +109,6 @@ def reduce_type(context: Context) -> torch.dtype | None:
     """The type to reduce gradients in; None for the one they have."""
     asked = context.options.reduce_dtype
     return None if asked is None else DTYPES[asked]
-
-
-def ranks_of(shard_size: int, world_size: int) -> list[list[int]]:
-    """Ranks by replica (rows) and place within it (columns); neighbours share a replica.
-
-    >>> ranks_of(2, 4)
-    [[0, 1], [2, 3]]
-    """
-    return [list(range(begin, begin + shard_size)) for begin in range(0, world_size, shard_size)]
-
-
-def make_groups(shard_size: int, world_size: int) -> tuple[ProcessGroup, ProcessGroup]:
-    """This rank's own (replicas of its shard, holders of its replica). Collective.
-
-    Made here, and not by a mesh, which may take another backend than that of the ranks' group
-    (pytorch#132471).
-    """
-    rows = ranks_of(shard_size, world_size)
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return _own_group(columns), _own_group(rows)
-
-
-def _own_group(parts: Iterable[list[int]]) -> ProcessGroup:
-    """Every rank makes all of them, in the same order."""
-    rank = distributed.get_rank()
-    own: ProcessGroup | None = None
-    for ranks in parts:
-        group = distributed.new_group(ranks, timeout=NEVER)
-        if rank in ranks:
-            assert isinstance(group, ProcessGroup)
-            own = group
-    assert own is not None, "the parts cover all ranks"
-    return own
 
 
 def units_of(problem: Problem, wrap: Wrap) -> list[nn.Module]:

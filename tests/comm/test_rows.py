@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from bench.analyze.checks import FLAGS
 from bench.comm.rows import failed, row_of, skipped
 from bench.comm.sweep import Group, Planned, Point
 from bench.run.handover import Failure, RankOutcome, Times
@@ -80,6 +81,15 @@ def test_an_outlier_moves_the_spread_and_not_the_median() -> None:
     assert row.median_s == 1.0
     assert row.high_s is not None
     assert row.high_s > 10
+    assert row.flags == ["calls_stalled"]
+    assert set(row.flags) <= FLAGS.keys()
+
+
+def test_calls_of_one_length_have_not_stalled() -> None:
+    ranks = outcomes(1.0, 1.0)
+    uneven = msgspec.structs.replace(ranks[0].times[0], isolated_s=[1.0, 1.0, 1.0, 2.0, 2.9])
+    ranks[0] = msgspec.structs.replace(ranks[0], times=[uneven])
+    assert row_of(planned(ranks=2), 0, ranks, run_id="r").flags == []
 
 
 def test_a_wrong_result_has_no_figure_on_any_rank() -> None:

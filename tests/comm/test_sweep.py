@@ -3,7 +3,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bench.comm.sweep import OPERATIONS, SIZES, Planned, Sweep, parse_sizes, plan, sweep_of
+from bench.comm.sweep import (
+    BRIEF_SIZES,
+    OPERATIONS,
+    SIZES,
+    Planned,
+    Sweep,
+    is_brief,
+    parse_sizes,
+    plan,
+    sweep_of,
+)
 from bench.errors import BenchError
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 
@@ -23,6 +33,28 @@ def test_everything_is_planned_up_to_what_the_machine_has() -> None:
     assert len(gloo) == 2 * len(OPERATIONS) * 3 * len(SIZES)
     assert reasons(gloo) == {"needs two ranks"}
     assert (SIZES[0], SIZES[-1]) == (1024, GIB)
+
+
+def test_without_more_being_asked_a_cpu_gets_a_brief_sweep() -> None:
+    planned = [one for one in plan(sweep_of(), ROOMY) if one.group.backend == "gloo"]
+    assert len(planned) == len(OPERATIONS) * len(BRIEF_SIZES) == 30
+    assert (BRIEF_SIZES[0], BRIEF_SIZES[-1]) == (2**10, 2**26)
+    assert {one.point.dtype for one in planned} == {"fp32"}
+    assert {one.group.world_size for one in planned} == {2}
+    assert plan(sweep_of(full=True), ROOMY) == plan(Sweep(), ROOMY)
+    assert plan(sweep_of(), EIGHT_GPUS) == plan(Sweep(), EIGHT_GPUS)
+
+
+def test_what_is_asked_for_is_never_cut_short() -> None:
+    asked = sweep_of(sizes="1GiB", dtypes="fp16", world_sizes="1")
+    assert not is_brief(asked, ROOMY)
+    (one,) = {one.point for one in plan(asked, ROOMY) if one.point.op == "all_reduce"}
+    assert (one.bytes, one.dtype) == (GIB, "fp16")
+    assert is_brief(sweep_of(sizes="1GiB"), ROOMY)
+    found = plan(sweep_of(sizes="1GiB", world_sizes="1"), ROOMY)
+    assert {(one.point.bytes, one.point.dtype) for one in found} == {(GIB, "fp32")}
+    one_core = msgspec.structs.replace(ROOMY, cores=(0,))
+    assert {one.group.world_size for one in plan(sweep_of(), one_core)} == {1}
 
 
 def test_nccl_without_a_gpu_is_a_row_that_says_so() -> None:
@@ -83,7 +115,7 @@ def test_what_does_not_fit_is_skipped_with_its_size() -> None:
 def test_options_are_lists() -> None:
     sweep = sweep_of(operations="all_reduce, broadcast", sizes="1KiB,64MiB", world_sizes="2,4")
     assert list(sweep.operations) == ["all_reduce", "broadcast"]
-    assert list(sweep.sizes) == [1024, 2**26]
+    assert sweep.sizes == [1024, 2**26]
     assert sweep.world_sizes == [2, 4]
     assert sweep_of(backends="all").backends is None
     assert parse_sizes("5, 5B") == [5]
@@ -105,5 +137,5 @@ def test_options_are_lists() -> None:
 )
 def test_a_mistake_names_the_option(option: str, text: str, message: str) -> None:
     with pytest.raises(BenchError) as caught:
-        sweep_of(**{option: text})
+        sweep_of(**{option: text})  # type: ignore[arg-type] # none of them is full
     assert str(caught.value).startswith(message)

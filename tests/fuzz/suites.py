@@ -66,7 +66,7 @@ ways = st.one_of(
             static_graph=[True, False],
             gradient_as_bucket_view=[True, False],
             sync_batchnorm=[True, False],
-            comm_hook=["none", "fp16", "bf16", "powersgd"],
+            comm_hook=["none", "fp16", "bf16", "powersgd", "hierarchical"],
             local_sgd_period=[None, 1, 8],
         ),
     ),

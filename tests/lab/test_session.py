@@ -66,13 +66,17 @@ def test_without_what_it_needs_there_is_no_laboratory(monkeypatch: pytest.Monkey
 
 def test_a_host_is_told_what_it_is_in() -> None:
     told = Told(
-        layout=Layout(maker=1, hosts=2), ranks_per_host=1, rates=("1gbit",), measured=(MEASURED,)
+        layout=Layout(maker=1, hosts=2),
+        ranks_per_host=1,
+        cores=8,
+        rates=("1gbit",),
+        measured=(MEASURED,),
     )
     guest = lab_of({VARIABLE: msgspec.json.encode(told).decode()})
     assert guest is not None
     assert guest.rates() == ("1gbit",)
     description = guest.description()
-    assert description["kind"] == "emulated"
+    assert (description["kind"], description["cores"]) == ("emulated", 8)
     assert description["links"][0]["one_way_bytes_per_s"] == 119e6
     assert lab_of({}) is None
     with pytest.raises(BenchError, match="set by bench lab run, and by nothing else"):
@@ -82,7 +86,7 @@ def test_a_host_is_told_what_it_is_in() -> None:
 def test_links_are_set_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
     set_: list[Link] = []
     monkeypatch.setattr("bench.lab.guest.shape", lambda _, link: set_.append(link))
-    guest = Guest(Told(layout=Layout(maker=1, hosts=2), ranks_per_host=1))
+    guest = Guest(Told(layout=Layout(maker=1, hosts=2), ranks_per_host=1, cores=8))
     for rate in ("1gbit", "1gbit", None):
         guest.shape(rate, None)
     assert set_ == [Link(rate="1gbit"), Link()]

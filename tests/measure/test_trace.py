@@ -10,7 +10,7 @@ from torch.profiler import profile, record_function
 
 from bench.measure.allocations import read_allocations
 from bench.measure.collectives import Costs, bus_factor, costs
-from bench.measure.ranges import STEPS
+from bench.measure.ranges import BUFFERS, STEPS, mark_range
 from bench.measure.trace import StepsTrace, operation, read_events, read_steps
 from tests.measure.traces import all_reduce, event, kernel, steps, write
 
@@ -355,6 +355,20 @@ def test_a_real_profile_shows_every_byte(tmp_path: Path) -> None:
     found = read_allocations(read_events(path), 1)
     assert held.nbytes == 4000
     assert (found.before, found.peak, found.after) == ([4000], [8000], [4000])
+
+
+def test_what_a_strategy_makes_for_a_collective_is_no_workspace(tmp_path: Path) -> None:
+    events = (
+        memory(200, 1, 40),
+        event("user_annotation", BUFFERS, 250, 350),
+        memory(300, 2, 60),
+        memory(400, 2, -60),
+        memory(500, 1, -40),
+        event("user_annotation", mark_range("backward"), 900, 900, tid=1000),
+    )
+    path = write(tmp_path / "memory.json", steps(100, 1000), *events)
+    found = read_allocations(read_events(path), 1, held=[{}])
+    assert found.by_category == [{"workspace": 40, "communication": 60}]
 
 
 def test_a_gather_is_of_its_own_group_where_the_trace_tells_of_it(tmp_path: Path) -> None:

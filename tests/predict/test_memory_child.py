@@ -103,6 +103,15 @@ def found() -> dict[str, PredictedMemory]:
         "wide ddp": wide("ddp", 2),
         "wide views": wide("ddp", 2, options={"gradient_as_bucket_view": True}),
         "wide bf16": wide("ddp", 2, options={"comm_hook": "bf16"}),
+        "wide levels": wide("ddp", 4, nodes=2, options={"comm_hook": "hierarchical"}),
+        "wide levels on devices": wide(
+            "ddp",
+            4,
+            nodes=2,
+            options={"comm_hook": "hierarchical"},
+            device="cuda",
+            backend="nccl",
+        ),
         "wide fsdp": wide("fsdp", 4),
         "curious": make_case(
             workload="tests.predict.test_memory_child:CURIOUS", preset="only", workload_options={}
@@ -152,6 +161,9 @@ def test_the_peak_is_a_maximum_over_time(found: dict[str, PredictedMemory]) -> N
     assert layers(found["wide ddp"]) == pytest.approx(3, rel=0.01)
     assert layers(found["wide views"]) == pytest.approx(3, rel=0.01)
     assert layers(found["wide bf16"]) == pytest.approx(3.5, rel=0.01)
+    # Level by level: over gloo beside the bucket what other ranks of the host have sent of it.
+    assert layers(found["wide levels"]) == pytest.approx(4, rel=0.01)
+    assert layers(found["wide levels on devices"]) == pytest.approx(3, rel=0.01)
     # A quarter of weight and gradient; the whole gradient, a copy to scatter, gloo's copy of that.
     assert layers(found["wide fsdp"]) == pytest.approx(3.5, rel=0.01)
 

@@ -177,8 +177,12 @@ def test_hybrid_sharding_gathers_within_a_host_and_reduces_between() -> None:
 
 
 def test_what_has_no_model_is_refused() -> None:
-    with pytest.raises(BenchError, match="PowerSGD"):
-        predict(profile(), network(), wanted(options={"comm_hook": "powersgd"}))
+    for options, what in (
+        ({"comm_hook": "powersgd"}, "PowerSGD"),
+        ({"comm_hook": "hierarchical"}, "levels one after the other"),
+    ):
+        with pytest.raises(BenchError, match=what):
+            predict(profile(), network(), wanted(options=options))
     with pytest.raises(BenchError, match="no schedule of 'another'"):
         predict(profile(), network(), wanted("another"))
 

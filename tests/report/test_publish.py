@@ -27,6 +27,7 @@ from bench.report.index import (
     index,
     insert,
     newest,
+    where,
 )
 from bench.report.markdown import markdown_of
 from bench.report.page import CHARTS, document, load
@@ -47,6 +48,18 @@ def test_a_complete_run_is_copied_compressed_and_listed(tmp_path: Path) -> None:
     assert f"[made]({NAME}/report.md)" in text
     assert "| 2 cores of a CPU, torch 2.9 " in text
     assert "On 2 devices only ddp could be ranked: 180 ± 3" in text
+
+
+def test_emulated_hosts_are_named_after_their_machine() -> None:
+    info = make_info()
+    assert publish.name_of(info) == NAME
+    info.environment["cores"] = [1]  # of the first of them
+    info.environment["network"] = {"kind": "emulated"}  # of a run before the machine's were told
+    assert publish.name_of(info) == NAME.replace("2-cores", "1-cores")
+    assert where(info).startswith("1 core of a CPU")
+    info.environment["network"]["cores"] = 2
+    assert publish.name_of(info) == NAME
+    assert where(info).startswith("2 cores of a CPU")
 
 
 def test_a_run_takes_the_place_of_itself_and_of_no_other(tmp_path: Path) -> None:

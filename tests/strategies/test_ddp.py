@@ -11,12 +11,16 @@ import msgspec
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
 
+from bench.measure import allocations
+from bench.measure.ranges import STEPS, mark_range
+from bench.measure.trace import read_events
 from bench.plan.case import Case
 from bench.records.record import Parity
 from bench.run.launch import Launcher
 from bench.strategies import comm_hooks, ddp, ddp_check
-from bench.strategies.base import Context
+from bench.strategies.base import Context, Mark
 from bench.strategies.ddp import FirstSynchronised
 from bench.strategies.ddp_options import DDPOptions
 from bench.strategies.nature import Rhythm
@@ -239,6 +243,45 @@ def test_gradients_share_storage_where_they_are_views_of_buckets(options: dict[s
         session.close()
     assert not any(shared[False])
     assert all(shared[True])
+
+
+@pytest.mark.usefixtures("alone")
+def test_post_local_sgd_holds_its_parameters_twice_while_it_averages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And neither before nor after, nor anything else: as torch says of its averages."""
+    monkeypatch.setattr(allocations, "POINTS", 10**6)
+    problem, held = make_problem(), []
+    size = sum(parameter.nbytes for parameter in problem.model.parameters())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        options = DDPOptions(local_sgd_start=1, local_sgd_period=2)
+        session = ddp.prepare(problem, context(options))
+        batches = problem.batches(0, 1)
+
+        def mark(phase: str) -> None:
+            with record_function(mark_range(phase)):
+                held.append(session.held_addresses())
+
+        def step(note: Mark) -> None:
+            session.micro_step(next(batches), sync=True, mark=note)
+            session.optimizer_step()
+            note("optimizer")
+
+        for _ in range(2):
+            step(lambda _: None)
+        with record_function(STEPS):
+            for _ in range(2):
+                step(mark)
+    session.close()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    found = allocations.read_allocations(read_events(tmp_path / "trace.json"), 1, held)
+    alive = [one for _, one in found.timeline]
+    parameters = [one["parameters"] for one in alive]
+    assert set(parameters) == {size, 2 * size}
+    assert parameters[0] == parameters[-1] == size
+    (state,) = {one["optimizer_state"] for one in alive}
+    assert 2 * size <= state < 2.01 * size  # two moments, and a count of each parameter
+    assert max(one.get("gradients", 0) for one in alive) == size
 
 
 def proof(

@@ -27,6 +27,10 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"comm_hook": "powersgd", "bucket_cap_mb": 0.05},
         {"comm_hook": "powersgd", "static_graph": True, "gradient_as_bucket_view": True},
         {"comm_hook": "powersgd", "find_unused_parameters": True},
+        {"comm_hook": "hierarchical"},
+        {"comm_hook": "hierarchical", "bucket_cap_mb": 0.05, "gradient_as_bucket_view": True},
+        {"comm_hook": "hierarchical", "static_graph": True},
+        {"comm_hook": "hierarchical", "find_unused_parameters": True},
         {"local_sgd_period": 2},
         {"local_sgd_period": 4, "local_sgd_start": 3},
         {"local_sgd_period": 4, "gradient_as_bucket_view": True},
@@ -74,7 +78,18 @@ def world_size_for(options: Mapping[str, Any]) -> int:
     """The least number of devices that options can run on: groups of several need several."""
     resharded = options.get("reshard_after_forward")
     is_size = isinstance(resharded, int) and not isinstance(resharded, bool)
-    return 4 if is_size or options.get("shard_size") is not None else 2
+    in_groups = options.get("shard_size") is not None or has_levels(options)
+    return 4 if is_size or in_groups else 2
+
+
+def has_levels(options: Mapping[str, Any]) -> bool:
+    """Whether options are of ranks on several hosts, several on each."""
+    return options.get("comm_hook") == "hierarchical"
+
+
+def strategy_for(strategy: str, options: Mapping[str, Any]) -> str:
+    """What proves options on one machine: ranks that are told that they are on two hosts."""
+    return "tests.fakes:TWO_HOSTS" if has_levels(options) else strategy
 
 
 def precision_for(options: Mapping[str, Any]) -> str:

@@ -19,6 +19,11 @@ SAFE = re.compile(r"[A-Za-z0-9_.,:=+/-]+")
 """What may stand in a program as it is: records come from anywhere, and programs are run."""
 LOSSY = "trains on other gradients than one device would: no program is made for it"
 
+OWN_HOOK = (
+    "torch has no hook that reduces level by level: register_comm_hook takes that of"
+    " bench/strategies/hierarchical.py, with its groups; no program is made for it"
+)
+
 
 class NoProgramError(BenchError):
     """A case that no program is made for, with the reason."""

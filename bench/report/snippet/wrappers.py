@@ -12,6 +12,7 @@ from bench.plan.case import Case
 from bench.report.snippet import sharded
 from bench.report.snippet.pieces import (
     LOSSY,
+    OWN_HOOK,
     Code,
     NoProgramError,
     Pieces,
@@ -81,6 +82,8 @@ def dp(case: Case) -> Pieces:
 def ddp(case: Case) -> Pieces:
     """A replica for each device."""
     options = changed(case, DEFAULTS["ddp"])
+    if options.get("comm_hook") == "hierarchical":
+        raise NoProgramError(OWN_HOOK)
     if "comm_hook" in options or "local_sgd_period" in options:
         raise NoProgramError(LOSSY)
     wrap = []
