@@ -11,15 +11,19 @@ from collections.abc import Callable
 import torch
 from torch import distributed
 
+from bench.measure.clock import LAST_PHASE
 from bench.measure.device import Device
 from bench.measure.operations import slowest
 from bench.records.collectives import Limit
 from bench.run.process import Place
 
 COPIED, SENT = 2**26, 2**27
-"""Bytes of one copy, and of what is sent one way: far more than any cache holds."""
+"""Bytes of one copy, and of what is sent one way: far more than a CPU's caches hold."""
+DEVICE_COPIED, DEVICE_COPIES = 2**30, 8
+"""Bytes of a copy on an accelerator, whose caches hold more, and copies in a row."""
 PIECE = 2**20
 REPEATS = 7
+ONE_WAY = "loopback, one way"
 ADDRESS = "127.0.0.1"
 
 
@@ -30,28 +34,53 @@ def measure_limits(device: Device, place: Place) -> list[Limit]:
         device: of this process.
         place: of this process.
     """
-    found = [Limit(what="memory copy", ranks=place.processes, bytes_per_s=_copy(device))]
+    rate = _copy(device) if device.torch_device.type == "cpu" else _copy_on_device(device)
+    found = [Limit(what="memory copy", ranks=place.processes, bytes_per_s=rate)]
     if place.processes == 2 and device.torch_device.type == "cpu":
-        found.append(Limit(what="loopback", ranks=2, bytes_per_s=_loopback(place)))
+        for what, both in (("loopback", True), (ONE_WAY, False)):
+            found.append(Limit(what=what, ranks=2, bytes_per_s=_loopback(place, both=both)))
     return found
 
 
 def _copy(device: Device) -> float:
-    """Bytes a second from one buffer of a device into another of the same."""
+    """Bytes a second from one buffer into another."""
     source = torch.ones(COPIED, dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
 
     def copy() -> None:
         target.copy_(source)
-        device.synchronize()
 
     return COPIED / slowest(_median_s(copy))
 
 
-def _loopback(place: Place) -> float:
-    """Bytes a second through a TCP connection of two ranks, both sending at the same time.
+def _copy_on_device(device: Device) -> float:
+    """Likewise, of copies in a row, timed by the device itself."""
+    source = torch.ones(DEVICE_COPIED, dtype=torch.uint8, device=device.torch_device)
+    target = torch.empty_like(source)
+    clock = device.clock()
 
-    With plain sockets, as gloo does it, and so with what the kernel itself costs.
+    def row_s() -> float:
+        clock.reserve(3)
+        clock.start()
+        device.occupy(DEVICE_COPIES)
+        clock.mark("align")
+        for _ in range(DEVICE_COPIES):
+            target.copy_(source)
+        clock.mark(LAST_PHASE)
+        return clock.stop().phase_s[LAST_PHASE][0]
+
+    spent: list[float] = []
+    for _ in range(REPEATS):
+        slowest(0.0)
+        spent.append(row_s())
+    return DEVICE_COPIES * DEVICE_COPIED / slowest(statistics.median(spent))
+
+
+def _loopback(place: Place, *, both: bool) -> float:
+    """Bytes a second, one way, through a TCP connection of two ranks.
+
+    Both send at the same time, as in an all-reduce, or the first one alone, as in a broadcast. With
+    plain sockets, as gloo does it, and so with what the kernel itself costs.
     """
     port = torch.zeros(1, dtype=torch.int64)
     if place.rank == 0:
@@ -64,11 +93,12 @@ def _loopback(place: Place) -> float:
         peer = socket.create_connection((ADDRESS, int(port)))
     with peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return SENT / slowest(_median_s(lambda: _exchange(peer)))
+        sends, receives = both or place.rank == 0, both or place.rank == 1
+        return SENT / slowest(_median_s(lambda: _exchange(peer, sends=sends, receives=receives)))
 
 
-def _exchange(peer: socket.socket) -> None:
-    """Send all there is while as much comes in."""
+def _exchange(peer: socket.socket, *, sends: bool, receives: bool) -> None:
+    """Send all there is while as much comes in, or one of the two."""
     out, into = bytes(PIECE), bytearray(PIECE)
 
     def send() -> None:
@@ -76,13 +106,15 @@ def _exchange(peer: socket.socket) -> None:
             peer.sendall(out)
 
     sender = threading.Thread(target=send)
-    sender.start()
-    left = SENT
+    if sends:
+        sender.start()
+    left = SENT if receives else 0
     while left:
         received = peer.recv_into(into, min(left, PIECE))
         assert received, "the other rank is still there"
         left -= received
-    sender.join()
+    if sends:
+        sender.join()
 
 
 def _median_s(work: Callable[[], None]) -> float:

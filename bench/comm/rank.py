@@ -181,7 +181,7 @@ def timed(
     """Seconds of some calls in a row on this rank, from when all ranks were ready for them."""
     clock.reserve(2)
     clock.start()
-    device.occupy()
+    device.occupy(count)
     distributed.all_reduce(aligned)
     clock.mark("align")
     for _ in range(count):

@@ -12,7 +12,7 @@ import msgspec
 
 from bench.comm import rank, rows
 from bench.comm.progress import Following
-from bench.comm.sweep import BRIEF, Group, Planned, Point, Sweep, is_brief, plan
+from bench.comm.sweep import BRIEF, Group, Planned, Point, Sweep, can_send, is_brief, plan
 from bench.errors import Interruption, in_words
 from bench.measure.device import core_sets, visible_devices
 from bench.plan.case import Limits
@@ -126,7 +126,11 @@ def _measure_pairs(
     launcher: Launcher, planned: Sequence[Planned], info: RunInfo, progress: Lines
 ) -> None:
     """Of the most ranks on the most hosts: each pair, over each backend and link."""
-    groups = [one.group for one in planned if one.skip_reason is None and one.group.nodes > 1]
+    groups = [
+        one.group
+        for one in planned
+        if one.skip_reason is None and one.group.nodes > 1 and can_send(one.group)
+    ]
     most = max((one.world_size for one in groups), default=0)
     found: list[Pairs] = []
     for group in dict.fromkeys(one for one in groups if one.world_size == most):

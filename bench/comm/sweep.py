@@ -276,9 +276,14 @@ def _refusal(group: Group, point: Point, machine: Machine, devices: int) -> str 
         return f"sums of more than {MOST_RANKS} ranks cannot be checked exactly in bf16"
     if point.op == "send_recv" and group.world_size == 1:
         return "needs two ranks"
-    if not on_cpu and group.backend == "gloo" and point.op in DEVICE_TENSORS:
+    if point.op in DEVICE_TENSORS and not can_send(group):
         return DEVICE_TENSORS[point.op]
     return _too_large(group, point, machine)
+
+
+def can_send(group: Group) -> bool:
+    """Whether ranks of a group can send each other tensors of their devices as they are."""
+    return group.device == "cpu" or group.backend != "gloo"
 
 
 def _too_large(group: Group, point: Point, machine: Machine) -> str | None:

@@ -21,6 +21,8 @@ from bench.plan.case import Machine, Placed, Precision
 
 OCCUPIED_CYCLES = 1_000_000
 """Of a device's clock: longer than a host takes to launch two kernels and record two events."""
+CALL_CYCLES = 200_000
+"""More for each call: longer than a host takes to launch a collective, point to point included."""
 OUT_OF_MEMORY_SIGNS = (
     "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -53,8 +55,8 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for all work of this process on the device."""
 
-    def occupy(self) -> None:
-        """Keep the device busy for a moment, while the host asks it for more."""
+    def occupy(self, calls: int = 1) -> None:
+        """Keep the device busy for as long as the host takes to ask it for so many calls more."""
 
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
         """A profiler of all that this process does, on the host and on the device.
@@ -120,7 +122,7 @@ class CpuDevice:
     def synchronize(self) -> None:
         """See ``Device``: a CPU has done its work when a call returns."""
 
-    def occupy(self) -> None:
+    def occupy(self, calls: int = 1) -> None:
         """See ``Device``: on a CPU, nothing is asked for beforehand."""
 
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
@@ -219,11 +221,11 @@ class AcceleratorDevice:
         for index in self._indices:
             torch.accelerator.synchronize(index)
 
-    def occupy(self) -> None:
-        """See ``Device``: about half a millisecond, where torch has a kernel that just waits."""
+    def occupy(self, calls: int = 1) -> None:
+        """See ``Device``: half a millisecond and a tenth a call, where torch can wait there."""
         sleep = getattr(torch.get_device_module(self.torch_device), "_sleep", None)
         if sleep is not None:
-            sleep(OCCUPIED_CYCLES)
+            sleep(OCCUPIED_CYCLES + calls * CALL_CYCLES)
 
     def profiler(self, *, shapes: bool = False, memory: bool = False) -> profile:
         """See ``Device``. ROCm calls itself CUDA."""

@@ -82,7 +82,7 @@ def measure_alone(
     if slowest(float(calls is None)) or calls is None:  # or the others would wait for this rank
         return []
     clock = device.clock()
-    repeats = [_row(clock, calls) for _ in range(WARM_UP + REPEATS)]
+    repeats = [_row(clock, device, calls) for _ in range(WARM_UP + REPEATS)]
     return repeats[WARM_UP:]
 
 
@@ -143,10 +143,12 @@ def _calls(
         return None
 
 
-def _row(clock: Clock, row: Sequence[Call]) -> list[float]:
-    clock.reserve(len(row) + 2)
+def _row(clock: Clock, device: Device, row: Sequence[Call]) -> list[float]:
+    clock.reserve(len(row) + 3)
     slowest(0.0)  # all begin together
     clock.start()
+    device.occupy(len(row))
+    clock.mark("align")
     for number, call in enumerate(row):
         call.run()
         clock.mark(f"call.{number}")

@@ -9,6 +9,7 @@ from bench.comm.sweep import (
     SIZES,
     Planned,
     Sweep,
+    can_send,
     is_brief,
     parse_sizes,
     plan,
@@ -82,6 +83,8 @@ def test_both_backends_get_the_same_points_on_devices() -> None:
     assert gloo["all_reduce"] is None
     assert "TCP" in str(gloo["send_recv"])
     assert "sums a copy" in str(gloo["reduce_scatter"])
+    senders = {one.group.backend for one in planned if can_send(one.group)}
+    assert senders == {"nccl"}  # and so pairs of ranks are measured over it alone
 
 
 def test_ranks_beyond_the_cores_are_flagged_and_beyond_the_gpus_refused() -> None:
