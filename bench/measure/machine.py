@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from bench.plan.case import DeviceInfo, Machine
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, and nothing is made in it
 CPU_FLAGS = re.compile(
     r"sse4_2|avx|avx2|fma|f16c|avx_vnni|avx512(f|bw|vl|_vnni|_bf16|_fp16)|amx_(tile|int8|bf16|fp16)"
     r"|asimd|asimdhp|sve|sve2|bf16|i8mm|svebf16|sme"
@@ -76,7 +78,16 @@ def probe() -> Machine:
         default_backends={name: distributed.get_default_backend_for_device(name) for name in kinds},
         cannot_compile=cannot_compile(compiler.result(), kind),
         memory_bytes=psutil.virtual_memory().total,
+        shared_memory_bytes=free_bytes(SHARED_MEMORY),
     )
+
+
+def free_bytes(folder: Path) -> int | None:
+    """That a folder's file system has left; None where there is no such folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 def all_cpu_flags(cpuinfo: str) -> frozenset[str] | None:

@@ -185,6 +185,7 @@ def _with_timing(
             units_per_sample=units_per_sample,
         ),
         phases=_phases(slowest.phase_s),
+        input=all_input(assignment.case, outcomes),
         compute=_compute(assignment.case, outcomes),
         memory=_memory(peaks, outcomes),
         flags=[*record.flags, *_seen_flags(assignment, outcomes, record.flags)],
