@@ -183,7 +183,8 @@ class BlockPlanner:
         try:
             return given.looked_at(facts)
         except (OSError, ValueError) as error:
-            message = f"{given.place} cannot be read as {given.source.name}: {error}"
+            why = getattr(error, "strerror", None) or error
+            message = f"{given.place} cannot be read as {given.source.name}: {why}"
             raise self._error(one_line(message), "data") from error
 
     def _models(
