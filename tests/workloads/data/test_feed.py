@@ -167,7 +167,7 @@ def test_pictures_have_the_layout_that_the_workload_asks_for() -> None:
     def pictures(options: object, asked: Asked) -> Opened:
         del options, asked
         picture = Batch((torch.zeros(3, 4, 4),), torch.tensor(0))
-        return Opened(samples=dict.fromkeys(range(8), picture), count=8)  # type: ignore[arg-type]
+        return Opened(samples=dict.fromkeys(range(8), picture), count=8)
 
     source = Source(name="made", summary="", options=HostOptions, open=pictures)
     asked = Asked(
