@@ -18,5 +18,6 @@ def notes_of_samples(row: Row) -> Iterator[str]:
         again = "comes" if found.padded == 1 else "come"
         parts.append(f"{found.padded:,} {again} a second time, so that all ranks have as many")
     if found.dropped:
-        parts.append(f"{found.dropped:,} are in no full batch and left out")
+        out = "is" if found.dropped == 1 else "are"
+        parts.append(f"{found.dropped:,} {out} in no full batch and left out")
     yield f"of the {plural(found.samples, 'sample')} of an epoch, {' and '.join(parts)}"
