@@ -205,3 +205,27 @@ def test_workers_die_with_their_rank_and_leave_no_shared_memory() -> None:
     assert not alive
     ours = set(Path("/dev/shm").glob("torch_*")) - before
     assert not [one for one in ours if any(f"_{gone.pid}_" in one.name for gone in workers)]
+
+
+def test_torch_is_told_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+
+    def loader(*_: object, **arguments: object) -> DataLoader[Batch]:
+        told.append(arguments)
+        return DataLoader(Numbers())  # type: ignore[arg-type] # which is not asked for any
+
+    monkeypatch.setattr("workloads.data.feed.DataLoader", loader)
+    busy = {
+        "pin_memory": True,
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "multiprocessing_context": "forkserver",
+    }
+    for options in (HostOptions(), HostOptions(workers=2, **busy)):  # type: ignore[arg-type]
+        with feed_of(options):
+            pass
+    plain, given = told
+    assert (plain["num_workers"], plain["pin_memory"], plain["drop_last"]) == (0, False, True)
+    assert "prefetch_factor" not in plain, "torch refuses it without workers"
+    assert given["num_workers"] == 2
+    assert {name: given[name] for name in busy} == busy
