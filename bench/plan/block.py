@@ -66,6 +66,8 @@ class BlockPlanner:
         self.suite = suite
         self.block = block
         self.machine = machine
+        self._inputs: dict[bytes, Input] = {}
+        """Of each value of ``data``, which many cases share."""
 
     def expand(self) -> Iterator[PlannedCase]:
         """The block's cases: workloads, then settings, then strategies, then sizes."""
@@ -164,6 +166,12 @@ class BlockPlanner:
         return _Way(strategy, name, msgspec.structs.asdict(options), label)
 
     def _input(self, data: Data) -> Input:
+        key = msgspec.json.encode(data)
+        if key not in self._inputs:
+            self._inputs[key] = self._new_input(data)
+        return self._inputs[key]
+
+    def _new_input(self, data: Data) -> Input:
         ((name, given),) = data.items() if isinstance(data, dict) else [(data, {})]
         path = self._at("data")
         try:

@@ -69,6 +69,13 @@ def test_the_table_of_settings_has_the_wait_of_each_source() -> None:
     assert "loader_binds: more than a tenth of the step" in plain(rows())
 
 
+def test_a_caption_says_where_all_batches_come_from() -> None:
+    assert "; data from device / host; " in plain(rows())
+    alone = rows_of([], launches(pair(**BUSY), 80, 80, 80, phases=phases(0.0)))
+    assert "; data from host(workers=2); " in " ".join(plain(alone).split())
+    assert "data from" not in plain(rows()[:1])
+
+
 def with_input(**changes: Any) -> Row:
     (found,) = rows_of([], launches(pair(**HOST), 80, 80, 80, phases=phases(0.0)))
     counts = {"samples": 1001, "trained": 1001, "padded": 0, "dropped": 0} | changes

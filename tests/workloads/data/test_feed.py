@@ -101,6 +101,14 @@ def test_ranks_see_different_samples_and_an_epoch_covers_the_data(options: Loade
     assert (seen[0][0] != seen[0][1]) == is_shuffled, "an epoch has an order of its own"
 
 
+def test_the_same_seed_deals_the_same_samples_whoever_loads_them() -> None:
+    dealt = []
+    for options in (HostOptions(samples=16), HostOptions(samples=16, workers=2)):
+        with feed_of(options) as feed:
+            dealt.append(numbers(epoch_of(feed)))
+    assert dealt[0] == dealt[1]
+
+
 def test_a_stream_that_does_not_ask_for_its_worker_comes_once_for_each() -> None:
     class Naive(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
