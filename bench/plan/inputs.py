@@ -10,6 +10,7 @@ import msgspec
 
 from bench.errors import plural
 from bench.plan.case import Case, Machine
+from bench.plan.own import codes_of
 from bench.strategies.base import Strategy
 from workloads.base import Facts
 from workloads.data.base import Found, LoaderOptions, Source, resolved
@@ -105,11 +106,21 @@ def problem_of_input(
             "pin_memory and non_blocking are about copies to an accelerator; on a CPU nothing is "
             "copied: the same as without"
         )
+    if source.of_workload and options.multiprocessing_context != "fork" and _is_loose(case):
+        return (
+            f"workers that are not forked cannot import {case.workload}, which is in no package; "
+            "use multiprocessing_context: fork"
+        )
     share = share_of(case, strategy)
     count = found.count if found is not None else _made_up(source, facts, options, case)
     if epoch_of(source, options, count, share).trained == 0:
         return too_few(count, options, share)
     return _too_much(case, share, facts, options, machine)
+
+
+def _is_loose(case: Case) -> bool:
+    """Whether the workload is a file that only the ranks know how to import."""
+    return any(code.is_loose for code in codes_of([case.workload]).values())
 
 
 def _made_up(source: Source, facts: Facts, options: LoaderOptions, case: Case) -> int:

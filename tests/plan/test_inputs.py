@@ -173,3 +173,19 @@ def test_ones_own_data_are_found_from_the_suites_folder(tmp_path: Path) -> None:
     assert "2 samples are not one batch of 4" in pictures.skip_reason
     with pytest.raises(SuiteError, match=r"cannot be read as folder: Not a directory"):
         planned("{folder: {path: text.bin}}", NET)
+
+
+def test_workers_of_ones_own_file_are_forked(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "def net():\n"
+        "    model = torch.nn.Linear(2, 1)\n"
+        "    draw = lambda n: (torch.ones(n, 2), torch.ones(n, 1))\n"
+        "    return model, torch.nn.functional.mse_loss, draw\n"
+    )
+    data = "data: {host: {workers: 1, multiprocessing_context: [fork, spawn]}}"
+    suite = parse_suite(block(data, workload="net.py"), source="my.yaml", folder=str(tmp_path))
+    fork, spawn = (one.skip_reason for one in expand(suite, TWO_CORES))
+    assert fork is None
+    assert spawn is not None
+    assert "cannot import net.py, which is in no package" in spawn

@@ -131,6 +131,8 @@ class Source:
     source makes them up; None for one that does not."""
     open: Callable[[Any, Asked], Opened] | None = None
     """(options, what for) -> samples; None for batches that the workload makes itself."""
+    of_workload: bool = False
+    """Whether its samples are the workload's own."""
     is_stream: bool = False
     """Whether samples come in one order, which workers of all ranks split among themselves."""
 

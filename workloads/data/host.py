@@ -26,5 +26,6 @@ SOURCES = (
         check=needs_own,
         count=own_count,
         open=open_own,
+        of_workload=True,
     ),
 )

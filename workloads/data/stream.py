@@ -69,6 +69,7 @@ SOURCES = (
         check=needs_own,
         count=own_count,
         open=open_own,
+        of_workload=True,
         is_stream=True,
     ),
 )
