@@ -34,5 +34,15 @@ def locate(path: str, folders: Sequence[Path]) -> Path:
 
 
 def place_of(path: str | None) -> str | None:
-    """Where a path of a case is on this host; None for none."""
-    return None if path is None else str(_places[path])
+    """Where a path of a case is on this host; None for none.
+
+    A host that was told of the case by another one, and so has not planned it, looks in its current
+    folder.
+
+    Raises:
+        BenchError: there is nothing of that name.
+    """
+    if path is None:
+        return None
+    known = _places.get(path)
+    return str(known if known is not None else locate(path, []))

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.errors import SuiteError
+from bench.errors import BenchError, SuiteError
+from bench.plan import places
 from bench.plan.case import Case
 from bench.plan.matrix import expand
 from bench.plan.places import place_of
@@ -173,6 +174,18 @@ def test_ones_own_data_are_found_from_the_suites_folder(tmp_path: Path) -> None:
     assert "2 samples are not one batch of 4" in pictures.skip_reason
     with pytest.raises(SuiteError, match=r"cannot be read as folder: Not a directory"):
         planned("{folder: {path: text.bin}}", NET)
+
+
+def test_a_host_that_did_not_plan_looks_in_its_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_places", {})
+    monkeypatch.chdir(tmp_path)
+    assert place_of(None) is None
+    with pytest.raises(BenchError, match=r"there is no text\.bin in "):
+        place_of("text.bin")
+    (tmp_path / "text.bin").touch()
+    assert place_of("text.bin") == str((tmp_path / "text.bin").resolve())
 
 
 def test_workers_of_ones_own_file_are_forked(tmp_path: Path) -> None:
