@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import psutil
 
 from bench.records.record import Input
 from bench.run.handover import RankOutcome
-from bench.run.input import all_input, cpu_s
+from bench.run.input import all_input, cpu_s, use_of
 from bench.run.launch import Launcher
 from tests.fakes import make_case
 from tests.run.test_passes import run
 from tests.strategies.test_contract import planned_case
+from tests.workloads.data.test_feed import feed_of
+from workloads.data.host import HostOptions
 
 USED = Input(samples=8, trained=8, padded=0, dropped=0, epochs=1, batch_bytes=16)
 
@@ -47,6 +51,20 @@ def test_all_processes_together_say_where_their_workers_ran() -> None:
     assert joined == msgspec.structs.replace(USED, worker_cores=[[0], [1]])
     assert all_input(case, [RankOutcome(rank=0, input=USED)]) == USED
     assert all_input(make_case(), [RankOutcome(rank=0)]) is None
+
+
+def test_the_time_of_workers_counts_while_they_live_and_afterwards() -> None:
+    with feed_of(HostOptions(samples=10**6, workers=1)) as feed:
+        next(feed)
+        assert use_of(feed).worker_cores == [sorted(os.sched_getaffinity(0))]
+        begin = cpu_s(feed)
+        for _ in range(10**5):
+            next(feed)
+            if feed.begun > 1 or cpu_s(feed) >= begin + 0.05:
+                break
+        alive = cpu_s(feed)
+        assert alive >= begin + 0.05
+    assert cpu_s(feed) >= alive, "its parent has its count"
 
 
 def test_without_a_loader_no_workers_use_the_cpu() -> None:
