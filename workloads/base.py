@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -43,6 +43,37 @@ class Batch(NamedTuple):
     targets: Tensor
 
 
+class Samples(Protocol):
+    """Samples on the host, one by one: what a data source loads in place of ``Problem.batches``.
+
+    Workers of a loader have a copy each, so that it must be possible to fork, or to pickle it.
+    """
+
+    def __getitem__(self, index: int) -> Batch:
+        """A sample by its number, the same one for the same seed.
+
+        Its tensors lack the dimension of samples; numbers with a point are in fp32.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Samples are pictures of three colours, of numbers with a point, and of one class each."""
+
+    size: int
+    """Height and width in pixels."""
+    classes: int
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Samples are rows of token ids; their targets the same, one token further on."""
+
+    length: int
+    vocabulary: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What planning must know of a workload before anything is built."""
@@ -59,6 +90,12 @@ class Facts:
     rank."""
     gives_one_tensor: bool = True
     """Whether the model's forward gives one tensor, and not several in a tuple or mapping."""
+    samples: Images | Tokens | None = None
+    """What files may stand in for its samples: none where it is neither pictures nor tokens."""
+    sample_bytes: int | None = None
+    """Of one of ``Problem.samples`` on the host; None where the problem gives none."""
+    sample_count: int | None = None
+    """How many it has; None for as many as are asked for."""
 
 
 OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]
@@ -105,6 +142,8 @@ class Problem:
     shard_units: Callable[[nn.Module], list[nn.Module]] = repeated_blocks
     """Modules to shard one by one, outermost last; those that are repeated, unless given."""
     units_per_sample: int = 1
+    samples: Samples | None = None
+    """The same kind of samples one by one, on the host, for loaders; None where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from workloads.base import (
     few_samples,
     optimizer_factory,
 )
+from workloads.samples import Drawn, bytes_of_sample
 
 FEATURES = 13
 """Dense features of a sample, as many as the Criteo data sets have."""
@@ -129,7 +130,21 @@ def skewed_rows(
 
 def facts(options: EmbeddingOptions) -> Facts:
     """Samples, whose tables may have sparse gradients."""
-    return Facts(unit="sample", has_sparse_gradients=options.sparse)
+    return Facts(
+        unit="sample",
+        has_sparse_gradients=options.sparse,
+        sample_bytes=bytes_of_sample(_draw, options),
+    )
+
+
+def _draw(
+    options: EmbeddingOptions, count: int, generator: torch.Generator, dtype: torch.dtype
+) -> Batch:
+    device = generator.device
+    features_NF = torch.randn((count, FEATURES), generator=generator, device=device, dtype=dtype)
+    ids_NTK = skewed_rows((count, options.tables, options.lookups), options, generator)
+    clicks_N = torch.randint(2, (count,), generator=generator, device=device).to(dtype)
+    return Batch((features_NF, ids_NTK), clicks_N)
 
 
 def build(options: EmbeddingOptions, build: Build) -> Problem:
@@ -139,13 +154,7 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
         model = Recommender(options).to(dtype=build.dtype).train()
 
     def make(generator: torch.Generator) -> Batch:
-        count, device, dtype = build.per_device_batch, build.device, build.dtype
-        features_NF = torch.randn(
-            (count, FEATURES), generator=generator, device=device, dtype=dtype
-        )
-        ids_NTK = skewed_rows((count, options.tables, options.lookups), options, generator)
-        clicks_N = torch.randint(2, (count,), generator=generator, device=device).to(dtype)
-        return Batch((features_NF, ids_NTK), clicks_N)
+        return _draw(options, build.per_device_batch, generator, build.dtype)
 
     return Problem(
         model=model,
@@ -156,6 +165,7 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_units,
+        samples=Drawn(draw=_draw, options=options, seed=build.seed),
     )
 
 

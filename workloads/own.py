@@ -36,7 +36,8 @@ from workloads.base import (
     cycle_of_pools,
     optimizer_factory,
 )
-from workloads.own_batches import batch_of, draw, is_dataset, pool
+from workloads.own_batches import OwnSamples, is_dataset, pool
+from workloads.own_tried import tried_out
 from workloads.quiet import META, quieten
 from workloads.units import repeated_blocks
 
@@ -252,7 +253,7 @@ def facts_of(parts: Parts, told: Told) -> Facts:
     """What planning must know, as the model itself shows it."""
     modules = list(parts.model.modules())
     has_units = bool(told.shard_units(parts.model))
-    has_unused_parameters, gives_one_tensor = _tried(parts)
+    tried = tried_out(parts.model, parts.loss, parts.batches)
     return Facts(
         unit=told.unit,
         units_per_sample=told.units_per_sample,
@@ -262,26 +263,12 @@ def facts_of(parts: Parts, told: Told) -> Facts:
             for module in modules
         ),
         has_shard_units=has_units,
-        has_unused_parameters=has_unused_parameters,
-        gives_one_tensor=gives_one_tensor,
+        has_unused_parameters=tried.leaves_unused,
+        gives_one_tensor=tried.gives_one_tensor,
+        samples=tried.samples,
+        sample_bytes=tried.sample_bytes,
+        sample_count=len(parts.batches) if is_dataset(parts.batches) else None,
     )
-
-
-def _tried(parts: Parts) -> tuple[bool, bool]:
-    """Whether backward leaves parameters without a gradient, and whether forward gives one tensor.
-
-    What most models do, where that cannot be seen.
-    """
-    model = parts.model.to(META).train()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            batch = batch_of(draw(parts.batches, 2, range(2), seed=0), META, torch.float32)
-            output = model(*batch.inputs)
-            parts.loss(output, batch.targets).backward()  # type: ignore[no-untyped-call]
-    except Exception:  # noqa: BLE001 - not every model trains without content; the ranks will show
-        return False, True
-    unused = any(one.grad is None for one in model.parameters() if one.requires_grad)
-    return unused, isinstance(output, Tensor)
 
 
 def _problem(make: Callable[..., Any], told: Told, options: Options, build: Build) -> Problem:
@@ -304,4 +291,5 @@ def _problem(make: Callable[..., Any], told: Told, options: Options, build: Buil
         batches=batches,
         shard_units=told.shard_units,
         units_per_sample=told.units_per_sample,
+        samples=OwnSamples(parts.batches, build.seed),
     )

@@ -107,3 +107,22 @@ def batch_of(drawn: Any, device: torch.device, dtype: torch.dtype) -> Batch:
 def _moved(tensors: Iterable[Tensor], device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
     for one in tensors:
         yield one.to(device, dtype if one.is_floating_point() else one.dtype)
+
+
+class OwnSamples:
+    """See ``workloads.base.Samples``: those of a function, or of a data set.
+
+    Args:
+        source: draws so many samples, or is a data set.
+        seed: for what is drawn.
+    """
+
+    def __init__(self, source: Any, seed: int) -> None:
+        self._source = source
+        self._seed = seed
+
+    def __getitem__(self, index: int) -> Batch:
+        """See ``Samples``; a function draws it alone."""
+        drawn = draw(self._source, 1, [index], seed=shard_seed(self._seed, index))
+        batch = batch_of(drawn, torch.device("cpu"), torch.float32)
+        return Batch(tuple(one[0] for one in batch.inputs), batch.targets[0])

@@ -15,6 +15,7 @@ from workloads.base import (
     Batch,
     Build,
     Facts,
+    Images,
     Options,
     Preset,
     Problem,
@@ -22,6 +23,8 @@ from workloads.base import (
     cycle_of_batches,
     optimizer_factory,
 )
+from workloads.images import draw_images
+from workloads.samples import Drawn, bytes_of_sample
 
 
 class ResNetOptions(Options, frozen=True, kw_only=True):
@@ -43,8 +46,16 @@ class ResNetOptions(Options, frozen=True, kw_only=True):
 
 def facts(options: ResNetOptions) -> Facts:
     """Images, with batch norm in every block."""
-    del options
-    return Facts(unit="image", has_batch_norm=True)
+    return Facts(
+        unit="image",
+        has_batch_norm=True,
+        samples=Images(
+            size=options.image_size,
+            classes=options.num_classes,
+            channels_last=options.channels_last,
+        ),
+        sample_bytes=bytes_of_sample(draw_images, options),
+    )
 
 
 def build(options: ResNetOptions, build: Build) -> Problem:
@@ -57,17 +68,7 @@ def build(options: ResNetOptions, build: Build) -> Problem:
     model = model.to(device=build.device, dtype=build.dtype, memory_format=layout).train()  # type: ignore[call-overload] # a .pyi without memory_format
 
     def make(generator: torch.Generator) -> Batch:
-        shape_NCHW = (build.per_device_batch, 3, options.image_size, options.image_size)
-        images_NCHW = torch.randn(
-            shape_NCHW, generator=generator, device=build.device, dtype=build.dtype
-        ).contiguous(memory_format=layout)
-        labels_N = torch.randint(
-            options.num_classes,
-            (build.per_device_batch,),
-            generator=generator,
-            device=build.device,
-        )
-        return Batch((images_NCHW,), labels_N)
+        return draw_images(options, build.per_device_batch, generator, build.dtype)
 
     return Problem(
         model=model,
@@ -77,6 +78,7 @@ def build(options: ResNetOptions, build: Build) -> Problem:
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,
+        samples=Drawn(draw=draw_images, options=options, seed=build.seed),
     )
 
 

@@ -18,10 +18,12 @@ from workloads.base import (
     Options,
     Preset,
     Problem,
+    Tokens,
     Workload,
     cycle_of_batches,
     optimizer_factory,
 )
+from workloads.samples import Drawn, bytes_of_sample
 
 
 class TransformerOptions(Options, frozen=True, kw_only=True):
@@ -123,7 +125,22 @@ def facts(options: TransformerOptions) -> Facts:
         unit="token",
         units_per_sample=options.sequence_length,
         has_unused_parameters=options.unused_branch,
+        samples=Tokens(length=options.sequence_length, vocabulary=options.vocabulary),
+        sample_bytes=bytes_of_sample(_draw, options),
     )
+
+
+def _draw(
+    options: TransformerOptions, count: int, generator: torch.Generator, dtype: torch.dtype
+) -> Batch:
+    del dtype  # ids have no point
+    tokens_BL = torch.randint(
+        options.vocabulary,
+        (count, options.sequence_length + 1),
+        generator=generator,
+        device=generator.device,
+    )
+    return Batch((tokens_BL[:, :-1].contiguous(),), tokens_BL[:, 1:].contiguous())
 
 
 def build(options: TransformerOptions, build: Build) -> Problem:
@@ -132,13 +149,7 @@ def build(options: TransformerOptions, build: Build) -> Problem:
     model = Transformer(options).to(device=build.device, dtype=build.dtype).train()
 
     def make(generator: torch.Generator) -> Batch:
-        tokens_BL = torch.randint(
-            options.vocabulary,
-            (build.per_device_batch, options.sequence_length + 1),
-            generator=generator,
-            device=build.device,
-        )
-        return Batch((tokens_BL[:, :-1].contiguous(),), tokens_BL[:, 1:].contiguous())
+        return _draw(options, build.per_device_batch, generator, build.dtype)
 
     return Problem(
         model=model,
@@ -147,6 +158,7 @@ def build(options: TransformerOptions, build: Build) -> Problem:
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,
         units_per_sample=options.sequence_length,
+        samples=Drawn(draw=_draw, options=options, seed=build.seed),
     )
 
 

@@ -20,6 +20,7 @@ from workloads.base import (
     Build,
     Facts,
     Family,
+    Images,
     Options,
     Preset,
     Problem,
@@ -27,7 +28,9 @@ from workloads.base import (
     cycle_of_batches,
     optimizer_factory,
 )
+from workloads.images import draw_images
 from workloads.quiet import META, quieten
+from workloads.samples import Drawn, bytes_of_sample
 from workloads.units import repeated_blocks
 
 AUXILIARY = {"googlenet": 0.3, "inception_v3": 0.4}
@@ -130,6 +133,12 @@ def facts(name: str, options: VisionOptions) -> Facts:
         has_batch_norm=has_norm,
         has_shard_units=has_units,
         gives_one_tensor=name not in AUXILIARY or not options.auxiliary,
+        samples=Images(
+            size=options.image_size,
+            classes=options.num_classes,
+            channels_last=options.channels_last,
+        ),
+        sample_bytes=bytes_of_sample(draw_images, options),
     )
 
 
@@ -156,17 +165,7 @@ def build(name: str, options: VisionOptions, build: Build) -> Problem:
     model = model.to(device=build.device, dtype=build.dtype, memory_format=layout).train()  # type: ignore[call-overload] # a .pyi without memory_format
 
     def make(generator: torch.Generator) -> Batch:
-        shape_NCHW = (build.per_device_batch, 3, options.image_size, options.image_size)
-        images_NCHW = torch.randn(
-            shape_NCHW, generator=generator, device=build.device, dtype=build.dtype
-        ).contiguous(memory_format=layout)
-        labels_N = torch.randint(
-            options.num_classes,
-            (build.per_device_batch,),
-            generator=generator,
-            device=build.device,
-        )
-        return Batch((images_NCHW,), labels_N)
+        return draw_images(options, build.per_device_batch, generator, build.dtype)
 
     loss = functools.partial(loss_of, AUXILIARY.get(name, 0.0))
     batches = cycle_of_batches(make, build)
@@ -179,6 +178,7 @@ def build(name: str, options: VisionOptions, build: Build) -> Problem:
         ),
         loss=loss,
         batches=batches,
+        samples=Drawn(draw=draw_images, options=options, seed=build.seed),
     )
 
 

@@ -121,6 +121,12 @@ FLAGS = {
     "allocations_unseen": "no figure of tensor memory: some is allocated on gloo's threads, where"
     " no profile looks",
     "allocations_drift": "no figure of tensor memory: not all that is released was seen",
+    "loader_binds": "more than a tenth of the step is waiting for data: more workers, or a cheaper"
+    " way to load, would make it faster",
+    "workers_share_cores": "the loader's workers run on the cores of their rank, which compute:"
+    " they take time from the step, whether it waits for them or not",
+    "many_workers": "ranks and the workers of their loaders are more than the cores of the host:"
+    " they take turns",
     "not_compiled": "torch.compile has compiled nothing of this model, which ran as it is",
     "partly_compiled": "a function needed more compiled versions than torch allows, and ran in part"
     " as it is; another compile_scope may need fewer",

@@ -94,6 +94,7 @@ def row_of(
         flags=list(flags),
         launch_problems=[problem for record in latest for problem in _problems(record)],
         sync_cost=_sync_cost(latest),
+        input=next((one.input for one in good if one.input), None),
         compute=next((one.compute for one in good if one.compute), None),
         communication=next((one.communication for one in latest if one.communication), None),
         peaks=_peaks(latest),

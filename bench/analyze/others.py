@@ -114,7 +114,14 @@ def unlike(row: Row, other: Row) -> list[str]:
     """What two rows of one workload differ in beyond strategy and device count."""
     scaling = row.case.scaling
     fields = ["device", "precision", "compile", "optimizer", "scaling", "cores_per_device"]
-    fields += ["data", "seed", "activation_checkpointing", "optimizer_kernels", "env"]
+    fields += [
+        "data",
+        "data_options",
+        "seed",
+        "activation_checkpointing",
+        "optimizer_kernels",
+        "env",
+    ]
     fields += ["global_batch"] if scaling == "strong" else ["per_device_batch"]
     fields += ["accumulation_steps"] if scaling == "weak" else []
     names = [name for name in fields if getattr(row.case, name) != getattr(other.case, name)]

@@ -128,7 +128,8 @@ def recommend(
 def _problem(case: Case) -> object:
     """Equal for cases that train the same: what strategies and settings change is free."""
     size = case.global_batch if case.scaling == "strong" else None
-    return family(case), case.optimizer, case.data, case.seed, case.cores_per_device, size
+    data = str((case.data, case.data_options))
+    return family(case), case.optimizer, data, case.seed, case.cores_per_device, size
 
 
 def _answer(rows: list[Row], asked: int | None, memory_bytes: float | None, noise: Noise) -> Answer:

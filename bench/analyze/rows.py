@@ -16,6 +16,7 @@ from bench.records.record import (
     Communication,
     Compilation,
     Compute,
+    Input,
     MaxBatch,
     Memory,
     Parity,
@@ -113,6 +114,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of the pass that tells what the peak is made of."""
     phases: Phases | None = None
     """Median over the launches."""
+    input: Input | None = None
+    """Of the first timing launch that succeeded, where batches came through a loader."""
     compute: Compute | None = None
     """Of its first launch."""
     communication: Communication | None = None

@@ -14,6 +14,7 @@ import msgspec
 from bench.analyze.checks import flags_of_figures
 from bench.analyze.figures import launches_of, row_of
 from bench.analyze.launches import counted, drift_of, noisy_rows
+from bench.analyze.loading import flags_of_loading
 from bench.analyze.others import (
     PEER,
     Others,
@@ -118,7 +119,7 @@ def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | 
         sync_cost=row.sync_cost,
         link_bytes_per_s=link_bytes_per_s,
     )
-    return msgspec.structs.replace(row, flags=[*row.flags, *flags])
+    return msgspec.structs.replace(row, flags=[*row.flags, *flags, *flags_of_loading(row)])
 
 
 def _with_settings(row: Row, others: Others, noise: Noise) -> Row:

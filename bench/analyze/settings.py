@@ -21,6 +21,7 @@ PLAIN: Mapping[str, Any] = {
     "optimizer_kernels": "auto",
     "activation_checkpointing": False,
     "env": {},
+    "data_label": "",
 }
 """Fields that are settings, and their plain values."""
 WITHIN: Mapping[str, tuple[str, Any]] = {
@@ -31,7 +32,7 @@ WITHIN: Mapping[str, tuple[str, Any]] = {
 BUCKET_OPTIONS = frozenset({"bucket_cap_mb", "bucket_cap_mb_list"})
 """Options that do nothing but lay out DDP's buckets."""
 
-_TUNED = {*PLAIN, *WITHIN, "options", "label", "id", "twin"}
+_TUNED = {*PLAIN, *WITHIN, "options", "label", "id", "twin", "data", "data_options", "sources"}
 _BATCHES = {"weak": "global_batch", "strong": "per_device_batch"}
 """What follows from the batch that a scaling rule fixes, and from the micro-steps."""
 
@@ -41,6 +42,7 @@ def group_key(case: Case) -> object:
     derived = _BATCHES[case.scaling]
     names = [name for name in case.__struct_fields__ if name not in _TUNED and name != derived]
     fixed = [getattr(case, name) for name in names]
+    fixed.append({k: v for k, v in case.sources.items() if k != case.data_options.get("path")})
     return msgspec.json.encode(fixed, order="deterministic")
 
 

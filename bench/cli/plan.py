@@ -67,7 +67,7 @@ def show_plan(described: Suite, *, only: str | None, launches: int | None, json:
 
 def list_(
     what: Annotated[
-        Literal["workloads", "strategies", "settings", "suites"],
+        Literal["workloads", "strategies", "settings", "data", "suites"],
         typer.Argument(help="What to list."),
     ],
     json: JsonOption = False,
@@ -95,7 +95,7 @@ def told_apart(cases: Sequence[Case]) -> dict[str, str]:
         names = [
             name
             for name in Case.__struct_fields__
-            if name not in {"id", "label", "twin"}
+            if name not in {"id", "label", "twin", "data_options"}  # which its label says
             and any(getattr(one, name) != getattr(group[0], name) for one in group)
         ]
         for case in group:

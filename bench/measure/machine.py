@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from bench.measure.cores import core_speeds, cpu_flags, read_text, usable_cores
 from bench.measure.linked import may_reduce_in_switch, near_order
 from bench.measure.nvml import describe_devices
 from bench.plan.case import DeviceInfo, Machine
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, and nothing is made in it
 
 
 @functools.cache
@@ -76,7 +79,16 @@ def probe() -> Machine:
         default_backends={name: distributed.get_default_backend_for_device(name) for name in kinds},
         cannot_compile=cannot_compile(compiler.result(), kind),
         memory_bytes=psutil.virtual_memory().total,
+        shared_memory_bytes=free_bytes(SHARED_MEMORY),
     )
+
+
+def free_bytes(folder: Path) -> int | None:
+    """That a folder's file system has left; None where there is no such folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 def _capability() -> int:

@@ -6,21 +6,30 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line
 from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
-from bench.plan.fields import Settings
+from bench.plan.fields import Data, Settings
 from bench.plan.filter import Known, matching
 from bench.plan.fit import backend_of, flags_of, missing, nodes_of, scope_of
+from bench.plan.inputs import (
+    Input,
+    as_it_works,
+    changed_of,
+    flags_of_input,
+    problem_of_input,
+)
 from bench.plan.own import at_its_place, codes_of
+from bench.plan.places import locate
 from bench.plan.reader import words_of
-from bench.plan.registry import find_strategy, find_workload, split_reference
+from bench.plan.registry import find_source, find_strategy, find_workload, split_reference
 from bench.plan.settings import problem_of
 from bench.plan.suite import Block, Suite
-from bench.strategies.base import Options, Strategy
+from bench.strategies.base import Strategy
 from workloads.base import Facts, Workload
 
 MAX_SAMPLES = 10**12
@@ -57,6 +66,8 @@ class BlockPlanner:
         self.suite = suite
         self.block = block
         self.machine = machine
+        self._inputs: dict[bytes, Input] = {}
+        """Of each value of ``data``, which many cases share."""
 
     def expand(self) -> Iterator[PlannedCase]:
         """The block's cases: workloads, then settings, then strategies, then sizes."""
@@ -151,7 +162,38 @@ class BlockPlanner:
 
     def _way(self, name: str, strategy: Strategy, given: dict[str, Any], path: str) -> _Way:
         options = self._convert(given, strategy.options, name, path)
-        return _Way(strategy, name, msgspec.structs.asdict(options), _label(name, options))
+        label = _label(name, options.changed())
+        return _Way(strategy, name, msgspec.structs.asdict(options), label)
+
+    def _input(self, data: Data) -> Input:
+        key = msgspec.json.encode(data)
+        if key not in self._inputs:
+            self._inputs[key] = self._new_input(data)
+        return self._inputs[key]
+
+    def _new_input(self, data: Data) -> Input:
+        ((name, given),) = data.items() if isinstance(data, dict) else [(data, {})]
+        path = self._at("data")
+        try:
+            source = find_source(name)
+            options = as_it_works(self._convert(given, source.options, name, f"{path}.{name}"))
+            own = getattr(options, "path", None)
+            folder = [Path(self.suite.folder)] if self.suite.folder is not None else []
+            place = None if own is None else locate(own, folder)
+        except SuiteError:
+            raise
+        except BenchError as error:
+            raise self._error(str(error), "data") from error
+        label = "" if name == "device" else _label(name, changed_of(options))
+        return Input(source, options, label, place)
+
+    def _looked_at(self, given: Input, facts: Facts) -> Input:
+        try:
+            return given.looked_at(facts)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            message = f"{given.place} cannot be read as {given.source.name}: {why}"
+            raise self._error(one_line(message), "data") from error
 
     def _models(
         self, reference: str, axes: dict[str, list[Any]], device: str, path: str
@@ -217,6 +259,7 @@ class BlockPlanner:
         self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
     ) -> PlannedCase:
         device = self.machine.device_type(settings.device)
+        given = self._looked_at(self._input(settings.data), model.facts)
         per_device, total = self._batch(model, world_size, settings)
         each = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
         nodes = nodes_of(settings.nodes, way.strategy, world_size, each, self.machine.hosts)
@@ -243,7 +286,7 @@ class BlockPlanner:
                 scaling=settings.scaling,
                 accumulation_steps=settings.accumulation_steps,
                 cores_per_device=self.suite.cores_per_device if device == "cpu" else None,
-                data=settings.data,
+                data=given.source.name,
                 seed=settings.seed,
                 activation_checkpointing=settings.activation_checkpointing,
                 optimizer_kernels=settings.optimizer_kernels,
@@ -252,15 +295,21 @@ class BlockPlanner:
                 env=settings.env,
                 link=settings.link if between else None,
                 latency_ms=settings.latency_ms if between else None,
-                sources=self._sources(model.name, way.name),
+                sources=self._sources(model.name, way.name) | given.digests,
+                data_options=given.settings,
+                data_label=given.label,
             )
         )
         available = each * min(nodes, self.machine.hosts)
         return PlannedCase(
             case=case,
             effort=effort,
-            skip_reason=self._skip_reason(case, model, way.strategy, available),
-            flags=self._flags(case, model, way.strategy, available),
+            skip_reason=self._skip_reason(case, model, way.strategy, available)
+            or problem_of_input(case, way.strategy, model.facts, given, self.machine),
+            flags=(
+                *self._flags(case, model, way.strategy, available),
+                *flags_of_input(case, way.strategy, given, self.machine),
+            ),
         )
 
     @staticmethod
@@ -366,9 +415,9 @@ def _combinations(axes: Mapping[str, list[Any]]) -> int:
     return math.prod(map(len, axes.values()))
 
 
-def _label(name: str, options: Options) -> str:
-    changed = [f"{key}={_plain(value)}" for key, value in options.changed().items()]
-    return f"{name}({', '.join(changed)})" if changed else name
+def _label(name: str, changed: Mapping[str, Any]) -> str:
+    texts = [f"{key}={_plain(value)}" for key, value in changed.items()]
+    return f"{name}({', '.join(texts)})" if texts else name
 
 
 def _plain(value: Any) -> str:

@@ -48,6 +48,8 @@ ADDED = (
     "link",
     "latency_ms",
     "sources",
+    "data_options",
+    "data_label",
 )
 """Fields that a case did not always have: left out of its identity where they have their default,
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
@@ -111,7 +113,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     cores_per_device: PositiveInt | None
     """On a CPU, the cores that make up one device; None on accelerators."""
     data: str
-    """Where the batches come from."""
+    """Where the batches come from: the name of a source."""
     seed: Natural
     twin: bool = False
     """Whether it repeats an equal case, so that the two show what noise alone does."""
@@ -133,7 +135,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """That its packets are held back on the way from one emulated host to another."""
     sources: dict[str, str] = {}
     """Of the workload and the strategy, as far as they are the user's own: a digest of the source,
-    modules that it imports from beside it included. Results of changed code are of another case."""
+    modules that it imports from beside it included. Results of changed code are of another case.
+    Likewise of the user's own data, by their path."""
+    data_options: dict[str, Any] = {}
+    """All of the data source's settings, defaults included; none of batches made on the device."""
+    data_label: str = ""
+    """The source with the settings that differ from torch's defaults, to be read by people; empty
+    for batches made on the device."""
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 
@@ -243,6 +251,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cannot_compile: dict[str, str] = {}
     """Per device type, why ``torch.compile`` cannot work there, with the remedy."""
     memory_bytes: int = 0
+    shared_memory_bytes: int | None = None
+    """Free for what processes share, such as the batches of a loader's workers; None where it is
+    not known."""
     hosts: PositiveInt = 1
     """That take part in the run, each with as many devices as this one."""
     unlike_hosts: bool = False
@@ -304,6 +315,7 @@ def identify(case: Case) -> Case:
             case.optimizer_kernels: case.optimizer_kernels != "auto",
             "sync_every": case.accumulation_sync == "every",
             "env": bool(case.env),
+            case.data: case.data != "device",
             str(case.link): case.link is not None,
             f"{case.latency_ms:g}ms" if case.latency_ms is not None else "": bool(case.latency_ms),
             "twin": case.twin,

@@ -9,7 +9,7 @@ import msgspec
 
 from bench.plan.fields import Settings
 from bench.plan.options import Option, options_of
-from bench.plan.registry import all_families, all_strategies, all_workloads
+from bench.plan.registry import all_families, all_sources, all_strategies, all_workloads
 from bench.plan.suite import parse_suite, shipped_suites
 from workloads.base import Family
 
@@ -24,7 +24,7 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A workload, a strategy, a suite, or the settings that every strategy has."""
+    """A workload, strategy, data source or suite, or the settings that every strategy has."""
 
     name: str
     summary: str
@@ -63,6 +63,14 @@ def strategies() -> list[Entry]:
     return [
         Entry(strategy.name, strategy.summary, (), options_of(strategy.options))
         for strategy in all_strategies().values()
+    ]
+
+
+def data() -> list[Entry]:
+    """Every source of batches with its options."""
+    return [
+        Entry(source.name, source.summary, (), options_of(source.options))
+        for source in all_sources().values()
     ]
 
 

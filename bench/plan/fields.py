@@ -6,7 +6,7 @@ begins with "Helps", then one that begins with "Costs".
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -34,6 +34,8 @@ VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$", max_length=1000)]
 Link = Annotated[str, msgspec.Meta(pattern=r"^[1-9]\d{0,5}(kbit|mbit|gbit)$")]
 """A rate as tc writes it: bits a second, in powers of 1000."""
+Data = str | dict[str, dict[str, Any]]
+"""The name of a source, or a mapping of it to its options."""
 Variables = dict[Annotated[str, msgspec.Meta(pattern=VARIABLE, max_length=100)], Text]
 
 
@@ -109,9 +111,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     latency_ms: NaturalFloat | None = None
     """Milliseconds that a packet is held back between emulated hosts. Helps to see what distance
     does. Costs nothing beyond that; needs a kernel with netem."""
-    data: Literal["device"] = "device"
-    """Where batches come from: made on the device beforehand. Helps to time training without an
-    input pipeline. Costs nothing but memory for a few batches."""
+    data: Data = "device"
+    """Where batches come from: a source that bench list data names, or one with its options; a list
+    within these is an axis, too. Helps, as device, to time training without an input pipeline, and
+    as any other to see whether that keeps up. Costs the time that loading takes; all passes but the
+    timed one have their batches from the device."""
     seed: Natural = 0
     """Of parameters and data. Helps to see that a figure does not hang on one draw. Costs the
     comparison: cases of different seeds are not compared."""

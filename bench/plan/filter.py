@@ -18,7 +18,7 @@ from bench.errors import FilterError, did_you_mean, one_line
 from bench.plan.case import Case
 
 FIELDS = frozenset(Case.__struct_fields__)
-MAPPINGS = frozenset({"options", "workload_options", "env"})
+MAPPINGS = frozenset({"options", "workload_options", "data_options", "env"})
 
 MAX_DEPTH = 100
 """Of operations within each other."""

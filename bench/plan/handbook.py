@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.plan.catalogue import Entry, settings, strategies
+from bench.plan.catalogue import Entry, data, settings, strategies
 from bench.plan.options import Option
 
 PAGE = Path("docs") / "strategies.md"
@@ -18,13 +18,13 @@ FIRST_WORD = re.compile(r"^(\w+)")
 INTRODUCTION = """\
 # Strategies and settings
 
-Every way of going parallel with its options, then what a suite can set for all of them: what each
-one does, when it helps and what it costs. A default is torch's own, and is not passed to torch at
-all. A list of values is an axis. Each variant is proved to train the same model as one device
-would, or says by how much it does not ([method](method.md)).
+Every way of going parallel with its options, then what a suite can set for all of them, then where
+batches can come from: what each one does, when it helps and what it costs. A default is torch's
+own, and is not passed to torch at all. A list of values is an axis. Each variant is proved to train
+the same model as one device would, or says by how much it does not ([method](method.md)).
 
-`bench list strategies` and `bench list settings` show the same. This page is made from the
-docstrings of the options by `python -m bench.plan.handbook`.
+`bench list strategies`, `bench list settings` and `bench list data` show the same. This page is
+made from the docstrings of the options by `python -m bench.plan.handbook`.
 """
 
 
@@ -35,6 +35,8 @@ def page() -> str:
         parts += _section(entry, f"`{entry.name}`", "Nothing to set.")
     for entry in settings():
         parts += _section(entry, "Settings of every strategy", "")
+    for entry in data():
+        parts += _section(entry, f"Data from `{entry.name}`", "Nothing to set.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

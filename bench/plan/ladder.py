@@ -19,6 +19,7 @@ RUNG_SETTINGS = frozenset(
         "optimizer_kernels",
         "activation_checkpointing",
         "env",
+        "data",
     }
 )
 """Settings that a rung may change: rows that differ in more are not compared with each other."""

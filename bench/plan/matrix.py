@@ -20,6 +20,7 @@ from bench.plan.block import BlockPlanner, kept
 from bench.plan.case import Case, Effort, Machine, PlannedCase
 from bench.plan.filter import Known, matching
 from bench.plan.registry import (
+    all_sources,
     all_strategies,
     all_workloads,
     find_strategy,
@@ -134,7 +135,7 @@ def _check_size(suite: Suite, planners: Iterable[BlockPlanner]) -> None:
 
 
 def _known_options(suite: Suite) -> Known:
-    """What ``options`` and ``workload_options`` of any case may hold, to be named in a filter."""
+    """What the mappings of any case may hold, to be named in a filter."""
     own_workloads = {split_reference(name)[0] for one in suite.blocks for name, _ in one.workloads}
     own_strategies = {name for one in suite.blocks for name, _ in one.strategies}
     workloads = [*all_workloads().values(), *_found(find_workload, own_workloads)]
@@ -142,6 +143,9 @@ def _known_options(suite: Suite) -> Known:
     return {
         "workload_options": frozenset(x for w in workloads for x in w.options.__struct_fields__),
         "options": frozenset(x for s in strategies for x in s.options.__struct_fields__),
+        "data_options": frozenset(
+            x for one in all_sources().values() for x in one.options.__struct_fields__
+        ),
         "env": frozenset(x for one in suite.blocks for env in one.axes.get("env", ()) for x in env),
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.errors import SuiteError, did_you_mean
-from bench.plan.fields import Settings, Text
+from bench.plan.fields import Data, Settings, Text
 from bench.plan.variables import SET_OUTSIDE, refusal
 
 MAX_NAME = 80
@@ -81,6 +81,8 @@ class Reader:
             where = f"{path}.{name}"
             if name == "env":
                 axes[name] = self.environments(value, where)
+            elif name == "data":
+                axes[name] = self.data(value, where)
             elif isinstance(value, list):
                 axes[name] = [
                     self.value(item, SETTINGS[name], f"{where}[{index}]")
@@ -109,6 +111,20 @@ class Reader:
             for chosen in itertools.product(*choices.values()):
                 pairs = zip(choices, chosen, strict=True)
                 found.append({name: value for name, value in pairs if value is not None})
+        return found
+
+    def data(self, given: Any, path: str) -> list[Data]:
+        """Every combination of the options of the sources named, none of them looked at."""
+        named = given if isinstance(given, list) else [given]
+        found: list[Data] = []
+        for index, (name, axes) in enumerate(self.named(named, path)):
+            if math.prod(map(len, axes.values())) > MAX_ENVIRONMENTS:
+                where = f"{path}[{index}]" if isinstance(given, list) else path
+                raise self.fail(f"gives more than {MAX_ENVIRONMENTS} combinations", where)
+            chosen = (
+                dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+            )
+            found += [{name: options} if options else name for options in chosen]
         return found
 
     def variable(self, name: str, values: Any, path: str) -> list[str | None]:

@@ -21,9 +21,11 @@ from bench.plan import own
 from bench.plan.exported import strategy_in, workload_in
 from bench.plan.own import Code
 from bench.strategies.base import Strategy
+from workloads import data
 from workloads.base import Family, Workload
+from workloads.data.base import Source
 
-Kind = TypeVar("Kind", Workload, Strategy, Family)
+Kind = TypeVar("Kind", Workload, Strategy, Family, Source)
 
 
 @functools.cache
@@ -42,6 +44,24 @@ def all_strategies() -> dict[str, Strategy]:
 def all_families() -> dict[str, Family]:
     """Every family of workloads by name."""
     return _discover(workloads, "FAMILIES", Family)
+
+
+@functools.cache
+def all_sources() -> dict[str, Source]:
+    """Every source of batches by name, in the order of their files."""
+    return _discover(data, "SOURCES", Source)
+
+
+def find_source(name: str) -> Source:
+    """A source of batches by name.
+
+    Raises:
+        BenchError: there is none of that name; says which there are.
+    """
+    known = all_sources()
+    if name not in known:
+        raise BenchError(f"unknown data source '{name}'{did_you_mean(name, known)}")
+    return known[name]
 
 
 def find_workload(name: str) -> Workload:

@@ -102,6 +102,26 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Pieces that a strategy marks, such as ``forward.broadcast``: each is part of its phase."""
 
 
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """How samples came that went through a loader. Counts are of all ranks together."""
+
+    samples: Whole
+    """In the data set, or the stream: ``trained - padded + dropped``."""
+    trained: Whole
+    """In an epoch, all of whose batches are full."""
+    padded: Whole
+    """Of those, that come a second time, so that all ranks have as many."""
+    dropped: Whole
+    """In no batch of an epoch."""
+    epochs: Whole
+    """That had begun when the window ended, on the first process."""
+    batch_bytes: Bytes
+    """Of one process's batch on the host."""
+    worker_cores: list[list[Whole]] | None = None
+    """Of each process, the cores that its workers were bound to; null without workers, or where
+    the system does not tell."""
+
+
 class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """What is alive on the first device while a step goes on."""
 
@@ -389,6 +409,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing | None = None
     throughput: Throughput | None = None
     phases: Phases | None = None
+    input: Input | None = None
+    """Of a timing pass whose batches came through a loader."""
     compute: Compute | None = None
     memory: Memory | None = None
     communication: Communication | None = None

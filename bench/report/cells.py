@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.analyze.loading import loading_share
 from bench.analyze.rows import Comparison, Row
 from bench.analyze.stats import Estimate
 from bench.report.notes import deviation_of, parity_of
@@ -268,6 +269,14 @@ def step(row: Row) -> str:
     if row.step_median_s is None or row.step_p90_s is None:
         return DASH
     return f"{significant(row.step_median_s * 1e3)} / {significant(row.step_p90_s * 1e3)}"
+
+
+def loading(row: Row) -> str:
+    """How long a step waits for its batches, in ms and as a share of it."""
+    share = loading_share(row)
+    if share is None or row.phases is None:
+        return DASH
+    return f"{significant(row.phases.data_s * 1e3)} ({share:.0%})"
 
 
 def sync_cost(row: Row) -> str:

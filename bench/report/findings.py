@@ -18,12 +18,13 @@ from bench.analyze.stats import Noise, noise_of
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.report import cells
+from bench.report.loading import loading
 from bench.report.naming import Names, listed
 from bench.report.remarks import communication, doubts, missing
 from bench.report.settings import PLAIN, SettingsTable
 from bench.report.tables import Table
 
-Kind = Literal["fastest", "memory", "settings", "communication", "missing", "doubt"]
+Kind = Literal["fastest", "memory", "settings", "loading", "communication", "missing", "doubt"]
 
 SAVES = 0.1
 """Share of the fastest row's memory that another must save to be named for it."""
@@ -68,6 +69,7 @@ def _of_table(table: Table, noise: Noise) -> Iterator[tuple[Kind, str]]:
         yield from (("memory", text) for text in _memory(table, found, names))
     for one in table.settings:
         yield from (("settings", text) for text in settings(one, table.rows))
+    yield from (("loading", text) for text in loading(table.rows, names))
     yield from (("communication", text) for text in communication(table.rows, names))
     yield from (("missing", text) for text in missing(table.rows, names))
     yield from (("doubt", text) for text in doubts(table.rows, names))

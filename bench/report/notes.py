@@ -12,6 +12,7 @@ from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import Case
+from bench.report.samples import notes_of_samples
 
 Which = Literal["scaling", "details", "batches", "terminal", "settings", "changes"]
 """The first table of a workload in a report, its second, that of largest batches, and the short one
@@ -40,9 +41,10 @@ NAMED = (
     "accumulation_sync",
     "env",
     "latency_ms",
+    "data_label",
 )
 """Fields that are named beside their values."""
-SHORT_NAMES = {"compile_scope": "scope"}
+SHORT_NAMES = {"compile_scope": "scope", "data_label": "data"}
 """What such fields are called there, where it is not their own name."""
 NOT_DONE = "asked for and not done"
 FROM_CACHE = 0.5
@@ -105,6 +107,7 @@ def notes_of(row: Row, table: Which) -> list[str]:
         notes = [note for note in notes if note.partition(":")[0] not in SCALING_FLAGS]
         known = [] if table == "changes" else [*notes, *_sync_note(row)]  # a terminal has said them
         return list(dict.fromkeys([*known, *_notes_of_setting(row)]))
+    notes += notes_of_samples(row)
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
     if row.same_buckets_as is not None:
         notes.append(f"the same layout of buckets as {row.same_buckets_as}")
@@ -154,6 +157,7 @@ def _notes_of_setting(row: Row) -> Iterator[str]:
         if setting.name in LOOSE and not setting.is_option and was_done:
             yield LOOSE[setting.name]
     yield from _compiled(row)
+    yield from notes_of_samples(row)
     if row.same_buckets_as is not None:
         yield f"the same layout of buckets as {row.same_buckets_as}: what differs is noise"
     if row.samples_per_s is not None and row.setting.reason is not None:

@@ -13,7 +13,7 @@ from bench.records.record import RunInfo
 from bench.report import cells
 from bench.report.export import flat
 from bench.report.markup import escape
-from bench.report.notes import notes_of, parity_of, variants
+from bench.report.notes import SHORT_NAMES, notes_of, parity_of, variants
 from bench.report.snippet.pieces import NoProgramError
 from bench.report.snippet.program import FILE, program
 from bench.report.summary import machine_lines
@@ -100,9 +100,9 @@ def _title(answer: Answer, answers: Sequence[Answer]) -> str:
         for name, value in case.workload_options.items()
         if any(other.workload_options.get(name) != value for other in alike)
     ]
-    fields = ("scaling", "device", "optimizer", "seed", "cores_per_device", "data")
+    fields = ("scaling", "device", "optimizer", "seed", "cores_per_device", "data_label")
     others = [
-        f"{name} {getattr(case, name)}"
+        f"{SHORT_NAMES.get(name, name)} {getattr(case, name) or case.data}"
         for name in fields
         if any(getattr(other, name) != getattr(case, name) for other in alike)
     ]

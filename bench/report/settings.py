@@ -152,6 +152,7 @@ def _columns(
             lambda row: cells.memory_change(row, plain.get(row.case.id), memory),
         ),
         Column("step ms, median / p90", cells.step),
+        Column("waits for data, ms", cells.loading),
         Column("sync cost, ms", cells.sync_cost),
         Column("exposed, ms", cells.exposed),
         Column("collectives of a step", cells.calls, is_text=True),
@@ -216,8 +217,10 @@ def setting_words(settings: Sequence[Setting]) -> str:
 
 def _words(setting: Setting) -> str:
     name, value = setting.name, setting.value
-    if setting.is_option or name not in {*NAMED_BY_VALUE, "env"}:
+    if setting.is_option or name not in {*NAMED_BY_VALUE, "env", "data_label"}:
         return _named(name, value)
+    if name == "data_label":
+        return _named(name, value or "device")
     if name == "env" and isinstance(value, dict):
         return ", ".join(f"{variable}={text}" for variable, text in value.items()) or "no env"
     return str(value)

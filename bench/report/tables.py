@@ -168,6 +168,7 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
     columns = [
         Column("vs itself on 1", lambda row: cells.comparison(row.own_speedup)),
         Column("step ms, median / p90", cells.step),
+        Column("waits for data, ms", cells.loading),
         Column("GFLOP/s a device", cells.flops),
         Column("of its matrix rate", cells.utilisation),
         Column("collectives of a step", cells.collectives, is_text=True),
@@ -192,6 +193,15 @@ def _unit(rows: Sequence[Row]) -> str:
     return next((row.unit for row in rows if row.samples_per_s is not None), "sample")
 
 
+def _data(cases: Sequence[Case]) -> list[str]:
+    """Where batches come from, unless all of them are made on the device."""
+    labels = dict.fromkeys(one.data_label for one in cases)
+    if not any(labels):
+        return []
+    sources = dict.fromkeys(one.data for one in cases)
+    return [f"data from {' / '.join(labels if len(labels) == 1 else sources)}"]
+
+
 def _rule(case: Case, rows: Iterable[Row]) -> str:
     cases = [row.case for row in rows]
     name = "per_device_batch" if case.scaling == "weak" else "global_batch"
@@ -206,6 +216,7 @@ def _rule(case: Case, rows: Iterable[Row]) -> str:
         shared.append(" / ".join(values))
     links = dict.fromkeys(one.link for one in cases if one.link is not None)
     shared += [f"links of {' / '.join(links)} between emulated hosts"] if links else []
+    shared += _data(cases)
     launches = {row.samples_per_s.launches for row in rows if row.samples_per_s is not None}
     if launches:
         counts = sorted({min(launches), max(launches)})

@@ -15,7 +15,7 @@ from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort
 from bench.plan.own import Code
 from bench.records.collectives import Limit, Pair
-from bench.records.record import Conditions, Parity, Placement
+from bench.records.record import Conditions, Input, Parity, Placement
 
 Job = Literal[
     "timing",
@@ -114,6 +114,10 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Cores that any process of the launch may compute on."""
     codes: dict[str, Code] = {}
     """Where the user's own code is that the case names."""
+    data_place: str | None = None
+    """Where the user's own data are."""
+    data_folder: str = ""
+    """Of the run on this host, for data that are written for it."""
     environment: dict[str, str]
     """Variables that the process must have before it touches a device."""
     used_before: tuple[int | None, ...] = ()
@@ -210,6 +214,8 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
     memory: list[Peaks] = []
     """Per device that the process drives."""
+    input: Input | None = None
+    """What became of the samples, where they came through a loader."""
     held: list[dict[str, int]] = []
     """Likewise: bytes by category that live from step to step."""
     allocations: Allocations | None = None

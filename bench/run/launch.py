@@ -23,6 +23,7 @@ from bench.measure.nvml import used_before
 from bench.measure.sampler import Sampler
 from bench.plan.case import Case, Effort, Machine
 from bench.plan.own import codes_of
+from bench.plan.places import place_of
 from bench.records.record import Conditions
 from bench.run import server, worker
 from bench.run.elastic import read_outcomes, run_elastic
@@ -224,6 +225,8 @@ class Launcher:
             environment=self._environment(share, folder) | case.env,
             watched=_watched(case, cores),
             codes=codes_of((case.workload, case.strategy)),
+            data_place=place_of(case.data_options.get("path")),
+            data_folder=str(self.scratch / "data"),
             used_before=used_before(case, self.machine),
             reference=str(reference) if reference is not None else None,
             trace=share.trace,

@@ -32,6 +32,7 @@ from bench.records.record import (
 from bench.run.compiled import captures, compilation_of, flags_of_compilation
 from bench.run.culprit import fault_of, find_culprit, reason_of, teardown_exits
 from bench.run.handover import Assignment, Failure, Measured, RankOutcome
+from bench.run.input import all_input
 
 FAULT_S = 1e-6
 """What a page fault costs at least; on a virtual machine 2 us were seen, with the zeroing."""
@@ -184,6 +185,7 @@ def _with_timing(
             units_per_sample=units_per_sample,
         ),
         phases=_phases(slowest.phase_s),
+        input=all_input(assignment.case, outcomes),
         compute=_compute(assignment.case, outcomes),
         memory=_memory(_peaks(assignment, outcomes), outcomes),
         flags=[*record.flags, *_seen_flags(assignment, outcomes, record.flags)],

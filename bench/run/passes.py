@@ -28,6 +28,7 @@ from bench.measure.standalone import measure_alone, messages_of
 from bench.measure.trace import Event, read_steps, read_trace, timed_events
 from bench.measure.tracefile import write_trace
 from bench.run.handover import Measured
+from bench.run.input import cpu_s, use_of
 from bench.run.loop import (
     Engine,
     Length,
@@ -76,9 +77,9 @@ def measure_time(rank: Rank) -> Session:
     counters = Counters(rank.assignment.watched) if rank.local_rank == 0 else None
     skipped, retries = engine.session.skipped_steps(), rank.device.allocator_retries()
     faults = minor_faults()
-    began_s, cpu_began_s = time.monotonic(), time.process_time()
+    began_s, cpu_began_s = time.monotonic(), _cpu_s(rank)
     timed = run_window(engine, rank.assignment.effort.window, length)
-    ended_s, cpu_ended_s = time.monotonic(), time.process_time()
+    ended_s, cpu_ended_s = time.monotonic(), _cpu_s(rank)
     more_faults = minor_faults()
     cores_use = None if counters is None else counters.use()
     rank.note(
@@ -100,17 +101,25 @@ def measure_time(rank: Rank) -> Session:
             allocator_retries=rank.device.allocator_retries() - retries,
         ),
         observers=sorted({*observing, *observers()}),
+        input=None if rank.feed is None else use_of(rank.feed),
         memory=rank.device.peaks(),
         held=engine.session.held_bytes(),
         phase="check",
         loss_is_finite=rank.loss_is_finite(),
     )
+    if rank.feed is not None:
+        rank.feed.close()
     rank.note_compiled()
     parameters = (tensor for _, tensor in engine.session.full_parameters())
     rank.note(parameter_digest=parity.digest(parameters))
     if rank.assignment.launch == 0:
         rank.note(work=_work_of(rank))
     return engine.session
+
+
+def _cpu_s(rank: Rank) -> float:
+    """CPU time of this process and the workers of its loader."""
+    return time.process_time() + cpu_s(rank.feed)
 
 
 def _work_of(rank: Rank) -> Work:
@@ -329,7 +338,7 @@ def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
     begin = time.perf_counter()
     problem = rank.problem()
     session = rank.session(problem, one_thread=one_thread)
-    batches = rank.batches(problem)
+    batches = rank.open_feed(problem)
     first = list(itertools.islice(batches, DIGESTED_BATCHES))
     clock = rank.device.clock()
     rank.note(

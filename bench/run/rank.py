@@ -20,12 +20,14 @@ from bench.measure.operations import slowest
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, Job, RankOutcome
+from bench.run.input import open_input
 from bench.run.phases import NOTHING_COMPILED, Note, Notebook
 from bench.strategies.base import Context, ModuleSession, Session, Strategy
 from bench.strategies.loss_scale import INITIAL_SCALE
 from bench.strategies.nature import Exactness, Rhythm
 from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem
+from workloads.data.feed import Feed
 
 DTYPES = {"bf16": torch.bfloat16}
 """Type of the parameters, where it is not fp32."""
@@ -50,6 +52,8 @@ class Rank:
     """Where the parent can read how far this process is."""
     compilation: CompileWatch | None = field(default=None, init=False)
     """Of this process, where it is to compile anything."""
+    feed: Feed | None = field(default=None, init=False)
+    """Of this process, where its batches come through a loader."""
     _loss: Tensor | None = field(default=None, init=False)
     _since_s: float = field(default=0.0, init=False)
     _expected_s: float | None = field(default=None, init=False)
@@ -231,6 +235,18 @@ class Rank:
         if self.strategy.processes == "one":
             return problem.batches(None, self.case.world_size)
         return problem.batches(self.rank, self.case.world_size)
+
+    def open_feed(self, problem: Problem) -> Iterator[Batch]:
+        """What this job's steps train on: through a loader, if the case's time is what it asks for.
+
+        All other passes have their batches from the device: they ask what a strategy does, which
+        does not hang on where data come from.
+        """
+        if self.case.data == "device" or self.assignment.job != "timing":
+            return self.batches(problem)
+        build = self._build_of(self.case.per_device_batch)
+        self.feed = open_input(self.assignment, self.strategy, self.rank, problem, build)
+        return self.feed
 
     def slowest(self, value: float) -> float:
         """Largest value over all ranks; on host tensors, so no device is involved."""

@@ -96,7 +96,7 @@ settings = _options(
     compile=["none", "default"],
     optimizer=["auto", "sgd", "adamw"],
     accumulation_steps=[1, 2],
-    data=["device"],
+    data=["device", "host", {"stream": {"workers": [0, 1]}}, {"host": {"samples": 0}}],
     seed=[0, 1, 10**9],
 )
 efforts = st.fixed_dictionaries(

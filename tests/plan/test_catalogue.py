@@ -10,7 +10,7 @@ import pytest
 from bench.cli import run_command_line
 from bench.plan import handbook
 from bench.plan.case import Natural, PositiveFloat, Window
-from bench.plan.catalogue import Entry, lines, settings, strategies, workloads
+from bench.plan.catalogue import Entry, data, lines, settings, strategies, workloads
 from bench.plan.fields import Settings, Variables
 from bench.plan.options import options_of, type_words
 from bench.strategies.base import Options
@@ -37,7 +37,9 @@ class Further(Made, frozen=True, kw_only=True):
     bare: int = 3
 
 
-@pytest.mark.parametrize("entry", [*strategies(), *settings()], ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", [*strategies(), *settings(), *data()], ids=lambda entry: entry.name
+)
 def test_every_option_says_what_it_does_when_it_helps_and_what_it_costs(entry: Entry) -> None:
     for one in entry.options:
         assert not one.lacks, LACKING.format(
@@ -84,7 +86,7 @@ def test_a_type_in_words(kind: Any, words: str) -> None:
     assert type_words(kind) == words
 
 
-@pytest.mark.parametrize("entry", [*strategies(), *settings(), *workloads()])
+@pytest.mark.parametrize("entry", [*strategies(), *settings(), *data(), *workloads()])
 def test_a_listing_fits_80_columns(entry: Entry) -> None:
     listed = list(lines(entry, 80))
     assert max(map(len, listed)) <= 80

@@ -109,6 +109,7 @@ FORMS = (
     "precision-compile",
     "accumulation",
     "ladder",
+    "input-pipeline",
 )
 
 
