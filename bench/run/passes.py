@@ -165,7 +165,7 @@ def measure_memory(rank: Rank) -> Session:
     profiler = rank.device.profiler(memory=True)
     held: list[dict[int, str]] = []
     with profiler:
-        engine = _set_up(rank, one_thread=True)
+        engine = set_up(rank, one_thread=True)
         _compile(rank, engine)
         rank.note(phase="memory")
         # The first step makes the optimizer's state; DDP rebuilds its buckets before the second.
@@ -208,7 +208,7 @@ def try_batch(rank: Rank) -> Session:
     limit_gib = rank.assignment.effort.memory_limit_gib
     if limit_gib is not None:
         rank.device.limit_memory(round(limit_gib * 2**30))
-    engine = _set_up(rank, one_thread=False)
+    engine = set_up(rank)
     rank.note(phase="max_batch")
     try:
         run_block(engine, max(TRIED_STEPS, rank.rhythm.proof_steps))
@@ -278,7 +278,7 @@ def _exported(rank: Rank, profiler: profile, *, keep: bool = False) -> list[Even
 def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
     """A warmed-up engine, how it warmed up, and how long its window will be."""
     effort = rank.assignment.effort
-    engine = _set_up(rank, one_thread=False)
+    engine = set_up(rank)
     compiled_s = _compile(rank, engine)
     rank.note(phase="warm-up")
     warm = warm_up(engine, warmup_rule(effort, rank.case.device, rank.rhythm), compiled_s)
@@ -295,7 +295,7 @@ def _compile(rank: Rank, engine: Engine) -> list[float]:
     return compiled_s
 
 
-def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
+def set_up(rank: Rank, *, one_thread: bool = False) -> Engine:
     """Build everything and warm up nothing."""
     rank.note(phase="set-up")
     rank.device.reset_peaks()

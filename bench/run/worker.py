@@ -16,6 +16,7 @@ from bench.measure.device import is_out_of_memory, open_device
 from bench.plan import own
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
+from bench.run.checkpoint import measure_checkpoint
 from bench.run.handover import Assignment, RankOutcome
 from bench.run.look_strategy import look_at_strategy
 from bench.run.look_workload import look_at_workload
@@ -106,6 +107,8 @@ def _work(rank: Rank) -> Session | None:
             return measure_memory(rank)
         case "max_batch":
             return try_batch(rank)
+        case "checkpoint":
+            return measure_checkpoint(rank)
         case "parity":
             return prove(rank)
         case "reference":

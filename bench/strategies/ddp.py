@@ -26,6 +26,7 @@ from bench.strategies.base import (
 )
 from bench.strategies.ddp_options import DDPOptions
 from bench.strategies.nature import Exactness, Rhythm
+from bench.strategies.saving import Saving, whole
 from workloads.base import Facts, Problem
 
 NEVER = 10**9
@@ -92,6 +93,22 @@ def in_few_steps(options: Mapping[str, Any]) -> Mapping[str, Any]:
     if options.get("local_sgd_period") is not None:
         return local_sgd.in_few_steps(options)
     return {**options, "powersgd_start": comm_hooks.POWERSGD_LEAST_START}
+
+
+def saving(options: Mapping[str, Any], world_size: int) -> Saving:
+    """Rank 0 has all there is, but for what a hook or an average of ranks keeps beside it."""
+    read = msgspec.convert(options, DDPOptions)
+    if read.local_sgd_period is not None:
+        return Saving(
+            form="none",
+            reason="ranks train apart between averages, so that rank 0's state is not all of it",
+        )
+    if read.comm_hook == "powersgd":
+        return Saving(
+            form="none",
+            reason="PowerSGD keeps what a rank has not sent yet, which no state_dict holds",
+        )
+    return whole(options, world_size)
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -207,6 +224,7 @@ STRATEGIES = (
         exactness=exactness,
         rhythm=rhythm,
         in_few_steps=in_few_steps,
+        saving=saving,
         flags=flags,
         check=check,
         prepare=prepare,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from bench.plan.case import Case, Machine
 from bench.strategies import sharding
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy
+from bench.strategies.saving import Saving
 from bench.strategies.sharding import Narrow
 from workloads.base import Batch, Facts, Problem
 
@@ -76,6 +77,13 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
     """What must be said of its figures."""
     del facts
     return sharding.flags(case)
+
+
+def saving(options: Mapping[str, Any], world_size: int) -> Saving:
+    """Whole where nothing is sharded, which torch's functions do not save as shards."""
+    if world_size == 1 or options["sharding_strategy"] == "no_shard":
+        return Saving(form="whole")
+    return sharding.saving(options, world_size)
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -164,6 +172,10 @@ class FSDP1Session(ModuleSession):
             if parameter.grad is not None:
                 yield name, parameter.grad.clone()
 
+    def saved_module(self) -> nn.Module:
+        """See ``ModuleSession``: the outermost wrapper."""
+        return self.wrappers[0]
+
     def close(self) -> None:
         """See ``Session``: every wrapper holds the group."""
         super().close()
@@ -198,6 +210,7 @@ STRATEGIES = (
         options=FSDP1Options,
         casts=sharding.casts,
         group_sizes=sharding.group_sizes,
+        saving=saving,
         flags=flags,
         check=check,
         prepare=prepare,
