@@ -28,6 +28,7 @@ from workloads.base import (
     few_samples,
     optimizer_factory,
 )
+from workloads.tasks import hidden_rule
 
 FEATURES = 13
 """Dense features of a sample, as many as the Criteo data sets have."""
@@ -147,6 +148,9 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
         clicks_N = torch.randint(2, (count,), generator=generator, device=device).to(dtype)
         return Batch((features_NF, ids_NTK), clicks_N)
 
+    def rows(generator: torch.Generator) -> tuple[Tensor, ...]:
+        return (skewed_rows((options.tables, options.lookups), options, generator),)
+
     return Problem(
         model=model,
         # Plain SGD, as DLRM is trained: it takes sparse gradients, and has no state to grow.
@@ -156,6 +160,7 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_units,
+        task=hidden_rule(build, features=FEATURES, others=rows),
     )
 
 

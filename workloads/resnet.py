@@ -22,6 +22,7 @@ from workloads.base import (
     cycle_of_batches,
     optimizer_factory,
 )
+from workloads.tasks import striped_images
 
 
 class ResNetOptions(Options, frozen=True, kw_only=True):
@@ -77,6 +78,9 @@ def build(options: ResNetOptions, build: Build) -> Problem:
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,
+        task=striped_images(
+            build, size=options.image_size, classes=options.num_classes, layout=layout
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from workloads.base import (
     cycle_of_batches,
     optimizer_factory,
 )
+from workloads.tasks import counting_tokens
 
 
 class TransformerOptions(Options, frozen=True, kw_only=True):
@@ -146,6 +147,7 @@ def build(options: TransformerOptions, build: Build) -> Problem:
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,
+        task=counting_tokens(build, vocabulary=options.vocabulary, length=options.sequence_length),
         units_per_sample=options.sequence_length,
     )
 

@@ -28,6 +28,7 @@ from workloads.base import (
     optimizer_factory,
 )
 from workloads.quiet import META, quieten
+from workloads.tasks import striped_images
 from workloads.units import repeated_blocks
 
 AUXILIARY = {"googlenet": 0.3, "inception_v3": 0.4}
@@ -179,6 +180,9 @@ def build(name: str, options: VisionOptions, build: Build) -> Problem:
         ),
         loss=loss,
         batches=batches,
+        task=striped_images(
+            build, size=options.image_size, classes=options.num_classes, layout=layout
+        ),
     )
 
 

@@ -59,4 +59,6 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: LearningRate = "fixed"
     """What the learning rate does when devices are added: nothing, or grow with their number."""
     learning_rate_factor: Figure = 1.0
-    """That the workload's own learning rate was multiplied by."""
+    """That it was multiplied by."""
+    rate: Figure | None = None
+    """The learning rate itself, of the optimizer's first group."""

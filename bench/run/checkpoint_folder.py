@@ -10,6 +10,9 @@ from pathlib import Path
 
 from bench.errors import OutputError
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run's results, unless they are to be saved elsewhere."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:

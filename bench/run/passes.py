@@ -45,7 +45,7 @@ from bench.run.loop import (
 from bench.run.phases import COMPILE
 from bench.run.rank import Rank
 from bench.strategies.base import Session, addresses
-from workloads.base import Batch
+from workloads.base import Batch, Problem
 
 PROFILED_S = 1.0
 """Wanted length of the profiled steps."""
@@ -295,12 +295,18 @@ def _compile(rank: Rank, engine: Engine) -> list[float]:
     return compiled_s
 
 
-def set_up(rank: Rank, *, one_thread: bool = False) -> Engine:
-    """Build everything and warm up nothing."""
+def set_up(rank: Rank, *, one_thread: bool = False, problem: Problem | None = None) -> Engine:
+    """Build everything and warm up nothing.
+
+    Args:
+        rank: of this process.
+        one_thread: see ``Context``.
+        problem: in place of the case's own, freshly built.
+    """
     rank.note(phase="set-up")
     rank.device.reset_peaks()
     begin = time.perf_counter()
-    problem = rank.problem()
+    problem = problem or rank.problem()
     session = rank.session(problem, one_thread=one_thread)
     batches = rank.batches(problem)
     first = list(itertools.islice(batches, DIGESTED_BATCHES))
