@@ -17,8 +17,8 @@ ABOUT = """\
 Checkpoints: the training state (parameters, buffers, the optimizer's state) saved until the disk
 has it, and restored from there; medians of the saves and restores of one launch, on its slowest
 rank, with the least and the most. *Round trip* is `exact` where all that was restored was what had
-been saved, bit for bit, and in fp64 trained on with the losses of the uninterrupted training: on the
-same ranks, on one device without a wrapper, and back from there under the strategy."""
+been saved, bit for bit, and in fp64 trained on with the losses of the uninterrupted training: on
+the same ranks, on one device without a wrapper, and back from there under the strategy."""
 CACHED = "The files could not be dropped from memory first, so that restores may be quicker."
 
 

@@ -69,22 +69,17 @@ def first_of(found: Race, name: Callable[[Case], str]) -> str:
         name: of a case.
     """
     first, *others = found.reached
-    text = (
-        f"{name(first.row.case)} came down to a loss of {found.loss:.3g} in "
-        f"{cells.significant(first.seconds.value)} s and {plural(first.step, 'step')}"
-    )
-    clear = [one for one in others if one.is_clear]
-    unclear = [one for one in others if not one.is_clear]
+    took = f"{cells.significant(first.seconds.value)} s and {plural(first.step, 'step')}"
+    what = f"{name(first.row.case)} reached a loss of {found.loss:.3g}"
+    later = ", ".join(f"{_factor(one)} for {name(one.row.case)}" for one in others if one.is_clear)
+    alike = ", ".join(name(one.row.case) for one in others if not one.is_clear)
     if not others:
-        return f"{text}; it is alone."
-    if clear:
-        text += ", first of all: " if not unclear else ", sooner than: "
-        text += ", ".join(f"{name(one.row.case)} ({_factor(one)})" for one in clear)
-    if unclear:
-        why = "" if first.seconds.launches > 1 else ", as one training each has no interval"
-        which = ", ".join(name(one.row.case) for one in unclear)
-        text += f"; no clear difference from {which}{why}"
-    return f"{text}."
+        return f"{what} in {took}; nothing else has learnt as much."
+    if not alike:
+        return f"{what} first: in {took}, against {later}."
+    why = "" if first.seconds.launches > 1 else ", since one training each has no interval"
+    ending = f"no clear difference from {alike}{why}"
+    return f"{what} in {took}{f', against {later}' if later else ''}; {ending}."
 
 
 def _factor(one: Reached) -> str:

@@ -99,12 +99,8 @@ class Footnotes:
 
 def notes_of(row: Row, table: Which) -> list[str]:
     """Everything a reader must know of a row, in words."""
-    if table == "batches":
-        return [] if row.max_batch_note is None else [row.max_batch_note]
-    if table == "checkpoints":
-        return [] if row.checkpoint_note is None else [row.checkpoint_note]
-    if table == "learning":
-        return learning_notes(row)
+    if (own := _notes_of_pass(row, table)) is not None:
+        return own
     notes = [] if row.status == "ok" else [f"{row.status}: {row.reason}"]
     notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
     if table == "terminal":  # which has no figures of communication
@@ -132,12 +128,18 @@ def notes_of(row: Row, table: Which) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def learning_notes(row: Row) -> list[str]:
-    """What must be said of a training."""
-    first = row.training[0]
-    if first.task is None:
-        return [NO_TASK]
-    return []
+def _notes_of_pass(row: Row, table: Which) -> list[str] | None:
+    """Of a table that shows one pass alone; None for any other."""
+    has_task = all(one.task is not None for one in row.training)
+    own: dict[Which, str | None] = {
+        "batches": row.max_batch_note,
+        "checkpoints": row.checkpoint_note,
+        "learning": None if has_task else NO_TASK,
+    }
+    if table not in own:
+        return None
+    note = own[table]
+    return [] if note is None else [note]
 
 
 def _notes_of_details(row: Row) -> Iterator[str]:

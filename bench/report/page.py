@@ -266,10 +266,8 @@ def plain(rows: Sequence[Row]) -> str:
             parts.append(folded(f"{table.title}: {one.title.lower()}"))
             warned = [folded(f"warning: {warning}") for warning in one.warnings]
             parts += _plain(one.rows, one.columns, "changes", *warned)
-        learnt = learning.sentences(table)
-        parts.append(
-            "\n".join(["Learning:", *(folded(f"- {t}") for t in learnt)] if learnt else [])
-        )
+        learnt = [folded(f"- {text}") for text in learning.sentences(table)]
+        parts.append("\n".join(["Learning:", *learnt] if learnt else []))
     for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
         parts.append("\n".join([folded(f"{about}:"), *(folded(f"- {one.text}") for one in some)]))
     return "\n\n".join(part for part in parts if part)
