@@ -21,7 +21,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from bench.plan.case import Case, Machine
 from bench.strategies import sharding
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy
-from bench.strategies.saving import Saving
+from bench.strategies.saving import Saving, State, take
 from bench.strategies.sharding import Narrow
 from workloads.base import Batch, Facts, Problem
 
@@ -175,6 +175,17 @@ class FSDP1Session(ModuleSession):
     def saved_module(self) -> nn.Module:
         """See ``ModuleSession``: the outermost wrapper."""
         return self.wrappers[0]
+
+    def take_state(self, *, whole: bool, with_optimizer: bool) -> State:
+        """See ``SavedSession``.
+
+        On a CPU nothing is moved to the host, since torch (2.14) then takes no copy: all
+        of an optimizer's states would be the last one that was gathered.
+        """
+        offload = self.context.device.type != "cpu"
+        optimizer = self.optimizer if with_optimizer else None
+        state = take(self.saved_module(), optimizer, whole=whole, offload=offload)
+        return self.with_loss_scale({} if whole and self.context.rank else state)
 
     def close(self) -> None:
         """See ``Session``: every wrapper holds the group."""

@@ -11,13 +11,10 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
-
-if TYPE_CHECKING:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
 
 State = dict[str, Any]
 """``model``: tensors by name. ``optimizer``, where it has any state: that by parameter's name, and
@@ -47,7 +44,9 @@ def whole(options: Mapping[str, Any], world_size: int) -> Saving:
     return Saving(form="whole")
 
 
-def take(module: nn.Module, optimizer: Optimizer | None, *, whole: bool) -> State:
+def take(
+    module: nn.Module, optimizer: Optimizer | None, *, whole: bool, offload: bool = True
+) -> State:
     """The training state. Collective where the module is sharded.
 
     Args:
@@ -55,10 +54,12 @@ def take(module: nn.Module, optimizer: Optimizer | None, *, whole: bool) -> Stat
         optimizer: None for one without state. One that has made none yet makes it.
         whole: as one device would hold it, on the host of rank 0; empty on other ranks. Else what
             this rank holds.
+        offload: False leaves a whole state where it is, on all ranks.
     """
     from torch.distributed.checkpoint import state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    options = _options(whole=whole)
+    options = StateDictOptions(full_state_dict=whole, cpu_offload=whole and offload)
     with expected_warnings():
         found: State = {"model": state_dict.get_model_state_dict(module, options=options)}
         if optimizer is not None:
@@ -78,16 +79,16 @@ def put(module: nn.Module, optimizer: Optimizer | None, state: State, *, whole: 
         whole: which of the two.
     """
     from torch.distributed.checkpoint import state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
 
+    strictly = StateDictOptions(full_state_dict=whole)
+    # A parameter that no step uses has no state of an optimizer to take.
+    loosely = StateDictOptions(full_state_dict=whole, strict=False)
     with expected_warnings():
-        state_dict.set_model_state_dict(module, state["model"], options=_options(whole=whole))
+        state_dict.set_model_state_dict(module, state["model"], options=strictly)
         if optimizer is not None and "optimizer" in state:
             state_dict.set_optimizer_state_dict(
-                module,
-                optimizer,
-                state["optimizer"],
-                # A parameter that no step uses has no state to take.
-                options=_options(whole=whole, strict=False),
+                module, optimizer, state["optimizer"], options=loosely
             )
 
 
@@ -119,12 +120,6 @@ def by_number(state: Mapping[str, Any], names: list[str]) -> State:
         "state": {places[name]: dict(one) for name, one in state["state"].items()},
         "param_groups": groups,
     }
-
-
-def _options(*, whole: bool, strict: bool = True) -> StateDictOptions:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-    return StateDictOptions(full_state_dict=whole, cpu_offload=whole, strict=strict)
 
 
 @contextlib.contextmanager
