@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,9 @@ def _gathered(folder: Path) -> State:
         else None
         for name, one in metadata.state_dict_metadata.items()
     }
-    load(flat, checkpoint_id=folder, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        load(flat, checkpoint_id=folder, no_dist=True)
     state: State = unflatten_state_dict(flat, metadata.planner_data)
     return state
 

@@ -120,14 +120,14 @@ def to_record(
         peaks = [peak for outcome in outcomes for peak in outcome.memory]
         return msgspec.structs.replace(record, memory=_memory(peaks, outcomes))
     if assignment.job == "checkpoint":
-        return msgspec.structs.replace(record, checkpoint=_checkpoint(outcomes))
+        return msgspec.structs.replace(record, checkpoint=checkpoint_of(outcomes))
     if assignment.job == "training":
         return msgspec.structs.replace(record, training=outcomes[0].training)
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
 
 
-def _checkpoint(outcomes: Sequence[RankOutcome]) -> Checkpoint:
+def checkpoint_of(outcomes: Sequence[RankOutcome]) -> Checkpoint:
     """The first rank's, with what any other has found wrong."""
     views = [outcome.checkpoint for outcome in outcomes if outcome.checkpoint is not None]
     failed = [view.reason for view in views if view.verdict == "failed" and view.reason]

@@ -146,11 +146,12 @@ def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
     return Finished(
         folder=folder,
         interruption=interruption,
-        has_failures=any(map(_is_failure, [*before, *runner.records])),
+        has_failures=any(map(is_failure, [*before, *runner.records])),
     )
 
 
-def _is_failure(record: Record) -> bool:
+def is_failure(record: Record) -> bool:
+    """Whether a launch failed, or what it has shown is that something is wrong."""
     if record.status in {"failed", "timeout", "out_of_memory"}:
         return True
     proved_wrong = record.parity is not None and record.parity.verdict == "failed"

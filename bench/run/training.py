@@ -56,7 +56,7 @@ def measure_training(rank: Rank) -> Session:
     problem, rates = rank.problem(), list[float]()
     factor = rate_factor(rank.case, effort.learning_rate)
     task = problem.task
-    engine = set_up(rank, problem=_to_learn(problem, factor, rates))
+    engine = set_up(rank, problem=to_learn(problem, factor, rates))
     watched = _Watched(session=engine.session)
     losses: list[float] = []
     step_s: list[float] = []
@@ -99,7 +99,7 @@ def rate_factor(case: Case, rule: LearningRate) -> float:
     return float(case.world_size) if rule == "linear" and case.scaling == "weak" else 1.0
 
 
-def _to_learn(problem: Problem, factor: float, rates: list[float]) -> Problem:
+def to_learn(problem: Problem, factor: float, rates: list[float]) -> Problem:
     """The problem with batches to learn from, and the rate that suits them.
 
     Args:

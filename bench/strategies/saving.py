@@ -49,6 +49,8 @@ def take(
 ) -> State:
     """The training state. Collective where the module is sharded.
 
+    It may share memory with the training: it is of this moment until the next step.
+
     Args:
         module: with the parameters, and the wrapper around them where that shards them.
         optimizer: None for one without state. One that has made none yet makes it.
