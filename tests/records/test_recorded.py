@@ -21,7 +21,9 @@ from bench.records.store import RECORDS, read_records
 from bench.report.page import load, plain
 
 RECORDED = Path(__file__).parent / "recorded"
-FOLDERS = sorted(path.name for path in RECORDED.iterdir())
+FOLDERS = sorted(
+    (path.name for path in RECORDED.iterdir()), key=lambda name: int(name.partition("-")[0])
+)
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
