@@ -8,10 +8,11 @@ the names and shapes of all tensors, so that any number of ranks can read them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,8 @@ def _in_words(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointException as error:
-        why = "; ".join(dict.fromkeys(_cause(one) for one in _failures(error).values()))
+        causes = [_cause(one) for one in _failures(error).values()]
+        why = _said_by_system(causes) or "; ".join(dict.fromkeys(causes))
         raise CheckpointError(f"a checkpoint could not be {what} {folder}: {why}") from error
     except (OSError, RuntimeError) as error:
         if is_out_of_memory(error):
@@ -180,6 +182,12 @@ def _in_words(what: str, folder: Path) -> Iterator[None]:
 def _failures(error: Any) -> Mapping[int, Any]:
     failures: Mapping[int, Any] = error.failures
     return failures
+
+
+def _said_by_system(causes: Sequence[str]) -> str | None:
+    """What the system says of a file, where any rank was told: others' words are of the same."""
+    known = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES))
+    return next((word for word in known if any(word in cause for cause in causes)), None)
 
 
 def _cause(error: Any) -> str:
