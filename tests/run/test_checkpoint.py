@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.plan.case import Case
+from bench.plan.case import Case, Limits
 from bench.records.record import Record
 from bench.records.trained import Checkpoint
 from bench.run.handover import RankOutcome
@@ -19,11 +19,12 @@ from tests.fakes import SHORT, make_case, make_planned
 from tests.strategies.test_contract import planned_case
 
 
-def saved(launcher: Launcher, case: Case, folder: Path) -> Record:
+def saved(launcher: Launcher, case: Case, folder: Path, *, timeout_s: float = 200) -> Record:
+    """The record of a launch; one that may take long may do so in each of its phases."""
     folder.mkdir()
     assignment, outcomes = launcher.launch_case(
         case,
-        msgspec.structs.replace(SHORT, timeout_s=200),
+        msgspec.structs.replace(SHORT, timeout_s=timeout_s, limits=Limits(pass_s=timeout_s)),
         "checkpoint",
         launch=0,
         processes=process_count(case),

@@ -84,7 +84,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize(("name", "steps"), [("transformer", 70), ("embedding", 160)])
 def test_a_tiny_model_learns_more_than_a_constant_prediction(name: str, steps: int) -> None:
-    """That of ResNet-152 takes minutes: see ``tests/passes.py``."""
+    """That of ResNet-152 takes minutes: see ``tests/round_trips.py``."""
     losses = learnt(build(name), steps)
     task = build(name).task
     assert task is not None
