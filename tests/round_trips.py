@@ -31,27 +31,25 @@ EVERYWHERE: list[Trial] = [
     for strategy in COMPLETE
 ]
 UNUSED = {"transformer": {"preset": "tiny", "unused_branch": True}}
-SETTINGS: list[Trial] = [
-    ("transformer:tiny", strategy, devices, settings)
-    for strategy, devices, settings in [
-        ("fsdp", 1, {}),
-        ("fsdp1", 1, {}),
-        ("zero", 1, {}),
-        ("ddp", 3, {"precision": "fp16-amp"}),
-        ("fsdp", 2, {"precision": "fp16-amp"}),
-        ("fsdp1", 2, {"precision": "fp16-amp"}),
-        ("zero", 2, {"precision": "bf16"}),
-        ("zero", 3, {"optimizer": "sgd"}),
-        ("fsdp", 2, {"accumulation_steps": 2}),
-        ({"fsdp": {"shard_size": 2}}, 4, {}),
-        ({"fsdp": {"wrap": "root"}}, 3, {}),
-        ({"fsdp1": {"shard_size": 2}}, 4, {}),
-        ({"fsdp1": {"sharding_strategy": "shard_grad_op"}}, 2, {}),
-        ({"fsdp1": {"sharding_strategy": "no_shard"}}, 2, {}),
-        ({"ddp": {"comm_hook": "fp16"}}, 2, {}),
-        ({"ddp": {"comm_hook": "powersgd"}}, 2, {}),
-    ]
+OF_TRANSFORMER: list[tuple[Any, int, dict[str, Any]]] = [
+    ("fsdp", 1, {}),
+    ("fsdp1", 1, {}),
+    ("zero", 1, {}),
+    ("ddp", 3, {"precision": "fp16-amp"}),
+    ("fsdp", 2, {"precision": "fp16-amp"}),
+    ("fsdp1", 2, {"precision": "fp16-amp"}),
+    ("zero", 2, {"precision": "bf16"}),
+    ("zero", 3, {"optimizer": "sgd"}),
+    ("fsdp", 2, {"accumulation_steps": 2}),
+    ({"fsdp": {"shard_size": 2}}, 4, {}),
+    ({"fsdp": {"wrap": "root"}}, 3, {}),
+    ({"fsdp1": {"shard_size": 2}}, 4, {}),
+    ({"fsdp1": {"sharding_strategy": "shard_grad_op"}}, 2, {}),
+    ({"fsdp1": {"sharding_strategy": "no_shard"}}, 2, {}),
+    ({"ddp": {"comm_hook": "fp16"}}, 2, {}),
+    ({"ddp": {"comm_hook": "powersgd"}}, 2, {}),
 ]
+SETTINGS: list[Trial] = [("transformer:tiny", *trial) for trial in OF_TRANSFORMER]
 MORE: list[Trial] = [
     (UNUSED, "fsdp", 2, {}),
     (UNUSED, {"ddp": {"find_unused_parameters": True}}, 2, {}),
