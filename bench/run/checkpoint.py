@@ -1,7 +1,7 @@
 """The checkpoint pass: that training goes on from what was saved, and what saving it takes.
 
-First the round trips, in fp64 on little data. Then, in the case's own precision and size, a state is
-saved and restored a few times with a clock beside it.
+First the round trips, in fp64 on little data. Then, in the case's own precision and size, a state
+is saved and restored a few times with a clock beside it.
 """
 
 from __future__ import annotations
