@@ -2,6 +2,7 @@
 
 A sample is drawn from a seed and its number alone, so that as many devices as one likes, with as
 many samples each, see the same samples in the same step as long as they are as many together.
+Nothing is made before batches are drawn: most launches draw none, and their memory is measured.
 
 Letters in shapes: C channels, H height, W width, L sequence, F features.
 """
@@ -82,14 +83,14 @@ def striped_images(build: Build, *, size: int, classes: int, layout: torch.memor
         layout: of the images.
     """
     assert classes >= 2, "a classifier tells two classes apart"
-    wave_L = torch.sin(torch.arange(size, device=build.device) * (2 * math.pi / STRIPES))
-    patterns = [wave_L.expand(size, size), wave_L.unsqueeze(1).expand(size, size)]
 
     def sample(place: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
         noise_CHW = torch.randn(
             (3, size, size), generator=generator, device=build.device, dtype=build.dtype
         )
-        image_CHW = patterns[place % 2].to(build.dtype) + NOISE * noise_CHW
+        wave_L = torch.sin(torch.arange(size, device=build.device) * (2 * math.pi / STRIPES))
+        wave_HW = wave_L.expand(size, size) if place % 2 == 0 else wave_L.unsqueeze(1)
+        image_CHW = wave_HW.to(build.dtype) + NOISE * noise_CHW
         return (image_CHW,), torch.tensor(place % 2, device=build.device)
 
     def laid_out(batch: Batch) -> Batch:
@@ -144,15 +145,14 @@ def hidden_rule(
         features: their number.
         others: draws the inputs behind the features, which say nothing of the click.
     """
-    fixed = torch.Generator().manual_seed(RULE_SEED)
-    rule_F = torch.randn(features, generator=fixed).to(build.device)
 
     def sample(place: int, generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
         del place
         features_F = torch.randn(
             features, generator=generator, device=build.device, dtype=build.dtype
         )
-        click = (features_F @ rule_F.to(build.dtype) > 0).to(build.dtype)
+        rule_F = torch.randn(features, generator=torch.Generator().manual_seed(RULE_SEED))
+        click = (features_F @ rule_F.to(features_F) > 0).to(build.dtype)
         return (features_F, *others(generator)), click
 
     return Task(
