@@ -100,6 +100,10 @@ def run(  # noqa: PLR0913 - options, each known by its name
     described = _with_further(
         suite_of(suite, workload), checkpoint=checkpoint, train=train, scale_lr=scale_lr
     )
+    _require_use(described, "train_steps", {"--scale-lr": scale_lr}, "--train N")
+    folders = {"--checkpoint-dir": checkpoint_dir is not None}
+    folders["--keep-checkpoints"] = keep_checkpoints
+    _require_use(described, "checkpoint", folders, "--checkpoint")
     if dry_run:
         show_plan(described, only=only, launches=launches, json=False)
         return
@@ -189,3 +193,18 @@ def _with_further(suite: Suite, *, checkpoint: bool, train: int | None, scale_lr
     if scale_lr:
         asked["learning_rate"] = "linear"
     return with_effort(suite, **asked)
+
+
+def _require_use(suite: Suite, field: str, given: dict[str, bool], remedy: str) -> None:
+    """Refuse options of a pass that no case asks for.
+
+    Args:
+        suite: with all that was asked for.
+        field: of an effort, that asks for the pass.
+        given: whether an option was given, by its name.
+        remedy: what asks for the pass.
+    """
+    used = any(any(one.axes.get(field, ())) for one in suite.blocks)
+    for option, is_given in given.items():
+        if is_given and not used:
+            raise BenchError(f"{option} has nothing to do without {remedy}")

@@ -21,6 +21,9 @@ from tests.strategies.test_saving import data, losses_of, session_of
 from tests.workloads.test_tasks import learnt
 from workloads.base import Build
 
+FURTHER = {"--checkpoint", "--checkpoint-dir", "/mnt/shared", "--keep-checkpoints"}
+FURTHER |= {"--train", "200", "100", "--scale-lr"}
+"""What asks for more launches, and with what."""
 PAGES = [ROOT / "docs" / name for name in ("checkpoints.md", "learning.md")]
 
 
@@ -50,9 +53,7 @@ def test_commands_plan_more_launches(
     for command in found:
         program, *arguments = shlex.split(command)
         assert program == "bench"
-        asked = ("--checkpoint", "--train")
-        plain = [word for word in arguments if not word.startswith(asked) and word.isascii()]
-        plain = [word for word in plain if word not in {"200", "100", "/mnt/shared"}]
+        plain = [word for word in arguments if word not in FURTHER]
         counts = []
         for words in (arguments, plain):
             assert run_command_line([*words, "--dry-run"]) == 0, command
@@ -88,3 +89,18 @@ def test_a_model_of_ones_own_learns() -> None:
     assert not torch.equal(first.inputs[0], second.inputs[0])
     losses = learnt(problem, 100)
     assert sum(losses[-10:]) / 10 < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["--scale-lr"], "--scale-lr has nothing to do without --train N"),
+        (["--keep-checkpoints"], "--keep-checkpoints has nothing to do without --checkpoint"),
+        (["--checkpoint-dir", "x"], "--checkpoint-dir has nothing to do without --checkpoint"),
+    ],
+)
+def test_an_option_of_what_is_not_asked_for_is_refused(
+    options: list[str], remedy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["run", "quick", *options, "--dry-run"]) == 2
+    assert remedy in capfd.readouterr().err
