@@ -151,6 +151,12 @@ def compile_(session: nox.Session) -> None:
     run_python(session, "-m", "pytest", "tests/strategies/compiled.py", *session.posargs)
 
 
+@nox.session(name="round-trips", venv_backend="none", requires=["env"])
+def round_trips(session: nox.Session) -> None:
+    """Save and restore under every strategy on every workload. Takes long."""
+    run_python(session, "-m", "pytest", "tests/round_trips.py", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def lab(session: nox.Session) -> None:
     """Whole runs on emulated hosts, and on hosts that break. Root, ip and tc; takes minutes."""

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
-from bench.plan.case import Case, DeviceInfo, Effort, Machine, Window, identify
+from bench.plan.case import Case, DeviceInfo, Effort, Machine, PlannedCase, Window, identify
 from bench.strategies import ddp
 from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
 from bench.strategies.local_sgd import LocalSession
+from bench.strategies.saving import State
 from bench.strategies.single import prepare as prepare_single
 from tests import misbehaviour
 from tests.misbehaviour import misbehave, misbehave_early
@@ -72,6 +73,11 @@ def make_case(**changes: Any) -> Case:
         "seed": 0,
     }
     return identify(msgspec.convert(fields | changes, Case))
+
+
+def make_planned(case: Case, effort: Effort = SHORT) -> PlannedCase:
+    """The case as it is planned."""
+    return PlannedCase(case=case, effort=effort)
 
 
 class FakeTime:
@@ -298,6 +304,30 @@ UNWRAPPED = Strategy(
     communicates=True,
     check=always,
     prepare=prepare_single,
+)
+
+
+class _Forgetful(ModuleSession):
+    def put_state(self, state: State, *, whole: bool) -> None:
+        super().put_state({"model": state["model"]}, whole=whole)
+
+
+def _prepare_forgetful(problem: Problem, context: Context) -> Session:
+    return _Forgetful(
+        problem=problem,
+        context=context,
+        module=problem.model,
+        optimizer=problem.make_optimizer(problem.model.parameters()),
+    )
+
+
+FORGETFUL = Strategy(
+    name="forgetful",
+    summary="restores no state of the optimizer",
+    processes="per_device",
+    communicates=False,
+    check=always,
+    prepare=_prepare_forgetful,
 )
 
 

@@ -126,6 +126,24 @@ class Build:
     the model may be drawn at random, such as dropout's masks."""
 
 
+Batches = Callable[[int | None, int], Iterator[Batch]]
+"""(shard, number of shards) -> batches of that shard; for shard None, of all shards together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a model can learn, in place of the random batches that it is timed with."""
+
+    what: str
+    """In words, as in: images whose class shows as the direction of stripes."""
+    batches: Batches
+    """As ``Problem.batches``, and none of them comes again."""
+    constant_loss: float | None = None
+    """Of the best prediction that is the same for all samples; None where it is not known."""
+    lr: float | None = None
+    """Learning rate that suits it; None for the workload's own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """A model to train, with all that training needs. Built on the device it will run on."""
@@ -144,6 +162,8 @@ class Problem:
     units_per_sample: int = 1
     samples: Samples | None = None
     """The same kind of samples one by one, on the host, for loaders; None where there are none."""
+    task: Task | None = None
+    """What its model can learn; None where nothing is known to be learnable."""
 
 
 @dataclass(frozen=True, kw_only=True)

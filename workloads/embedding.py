@@ -29,6 +29,7 @@ from workloads.base import (
     optimizer_factory,
 )
 from workloads.samples import Drawn, bytes_of_sample
+from workloads.tasks import hidden_rule
 
 FEATURES = 13
 """Dense features of a sample, as many as the Criteo data sets have."""
@@ -156,6 +157,9 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
     def make(generator: torch.Generator) -> Batch:
         return _draw(options, build.per_device_batch, generator, build.dtype)
 
+    def rows(generator: torch.Generator) -> tuple[Tensor, ...]:
+        return (skewed_rows((options.tables, options.lookups), options, generator),)
+
     return Problem(
         model=model,
         # Plain SGD, as DLRM is trained: it takes sparse gradients, and has no state to grow.
@@ -166,6 +170,7 @@ def build(options: EmbeddingOptions, build: Build) -> Problem:
         batches=cycle_of_batches(make, build),
         shard_units=_units,
         samples=Drawn(draw=_draw, options=options, seed=build.seed),
+        task=hidden_rule(build, features=FEATURES, others=rows),
     )
 
 

@@ -32,13 +32,15 @@ from workloads.base import (
     Options,
     Preset,
     Problem,
+    Task,
     Workload,
     cycle_of_pools,
     optimizer_factory,
 )
-from workloads.own_batches import OwnSamples, is_dataset, pool
+from workloads.own_batches import OwnSamples, batch_at, is_dataset, pool
 from workloads.own_tried import tried_out
 from workloads.quiet import META, quieten
+from workloads.tasks import endless
 from workloads.units import repeated_blocks
 
 PER_DEVICE_BATCH = 8
@@ -73,9 +75,10 @@ class Told:
     lr: float = 1e-3
     shard_units: Units = repeated_blocks
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    learnable: str | None = None
 
 
-def workload(
+def workload(  # noqa: PLR0913 - what can be said, each known by its name
     *,
     per_device_batch: int = PER_DEVICE_BATCH,
     unit: str = "sample",
@@ -84,6 +87,7 @@ def workload(
     lr: float = 1e-3,
     shard_units: Units = repeated_blocks,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
+    learnable: str | None = None,
 ) -> Callable[[Make], Make]:
     """Say more of a function that returns a model, its loss and its batches: a decorator.
 
@@ -98,6 +102,7 @@ def workload(
         shard_units: (model) -> modules to shard one by one; its repeated blocks by default.
         presets: arguments by name of a preset; the first is the CPU's unless one is called cpu, the
             last that of accelerators unless one is called full.
+        learnable: what there is to learn in its batches, in words; None where they are random.
     """
     told = Told(
         per_device_batch=per_device_batch,
@@ -107,6 +112,7 @@ def workload(
         lr=lr,
         shard_units=shard_units,
         presets=presets or {},
+        learnable=learnable,
     )
 
     def tell(make: Make) -> Make:
@@ -292,4 +298,12 @@ def _problem(make: Callable[..., Any], told: Told, options: Options, build: Buil
         shard_units=told.shard_units,
         units_per_sample=told.units_per_sample,
         samples=OwnSamples(parts.batches, build.seed),
+        task=_task(parts.batches, told.learnable, build),
     )
+
+
+def _task(source: Any, what: str | None, build: Build) -> Task | None:
+    """Its own batches, drawn anew for each step, where they are said to be learnable."""
+    if what is None:
+        return None
+    return Task(what=what, batches=endless(functools.partial(batch_at, source, build)))

@@ -26,20 +26,23 @@ def pool(source: Any, build: Build, shard: int, shards: int) -> list[Batch]:
         TypeError: what is drawn is no pair of inputs and targets.
         ValueError: it has not as many samples as were asked for.
     """
-    count, found = build.per_device_batch, []
-    for number in range(DISTINCT):
-        begin = (number * shards + shard) * count
-        seed = shard_seed(shard_seed(build.seed, shard), number)
-        drawn = draw(source, count, range(begin, begin + count), seed=seed)
-        batch = batch_of(drawn, build.device, build.dtype)
-        for tensor in (*batch.inputs, batch.targets):
-            if tensor.dim() == 0 or len(tensor) != count:
-                raise ValueError(
-                    f"a batch of {count} samples has a tensor of shape {tuple(tensor.shape)}: "
-                    "dimension 0 counts samples, in inputs and targets"
-                )
-        found.append(batch)
-    return found
+    return [batch_at(source, build, shard, shards, number) for number in range(DISTINCT)]
+
+
+def batch_at(source: Any, build: Build, shard: int, shards: int, number: int) -> Batch:
+    """One batch of a shard, the same for the same number; raises what ``pool`` does."""
+    count = build.per_device_batch
+    begin = (number * shards + shard) * count
+    seed = shard_seed(shard_seed(build.seed, shard), number)
+    drawn = draw(source, count, range(begin, begin + count), seed=seed)
+    batch = batch_of(drawn, build.device, build.dtype)
+    for tensor in (*batch.inputs, batch.targets):
+        if tensor.dim() == 0 or len(tensor) != count:
+            raise ValueError(
+                f"a batch of {count} samples has a tensor of shape {tuple(tensor.shape)}: "
+                "dimension 0 counts samples, in inputs and targets"
+            )
+    return batch
 
 
 def draw(source: Any, count: int, places: Sequence[int], *, seed: int) -> Any:

@@ -25,6 +25,7 @@ from workloads.base import (
 )
 from workloads.images import draw_images
 from workloads.samples import Drawn, bytes_of_sample
+from workloads.tasks import striped_images
 
 
 class ResNetOptions(Options, frozen=True, kw_only=True):
@@ -79,6 +80,9 @@ def build(options: ResNetOptions, build: Build) -> Problem:
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,
         samples=Drawn(draw=draw_images, options=options, seed=build.seed),
+        task=striped_images(
+            build, size=options.image_size, classes=options.num_classes, layout=layout
+        ),
     )
 
 

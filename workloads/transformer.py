@@ -24,6 +24,7 @@ from workloads.base import (
     optimizer_factory,
 )
 from workloads.samples import Drawn, bytes_of_sample
+from workloads.tasks import counting_tokens
 
 
 class TransformerOptions(Options, frozen=True, kw_only=True):
@@ -157,6 +158,7 @@ def build(options: TransformerOptions, build: Build) -> Problem:
         loss=_loss,
         batches=cycle_of_batches(make, build),
         shard_units=_blocks,
+        task=counting_tokens(build, vocabulary=options.vocabulary, length=options.sequence_length),
         units_per_sample=options.sequence_length,
         samples=Drawn(draw=_draw, options=options, seed=build.seed),
     )

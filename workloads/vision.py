@@ -31,6 +31,7 @@ from workloads.base import (
 from workloads.images import draw_images
 from workloads.quiet import META, quieten
 from workloads.samples import Drawn, bytes_of_sample
+from workloads.tasks import striped_images
 from workloads.units import repeated_blocks
 
 AUXILIARY = {"googlenet": 0.3, "inception_v3": 0.4}
@@ -179,6 +180,9 @@ def build(name: str, options: VisionOptions, build: Build) -> Problem:
         loss=loss,
         batches=batches,
         samples=Drawn(draw=draw_images, options=options, seed=build.seed),
+        task=striped_images(
+            build, size=options.image_size, classes=options.num_classes, layout=layout
+        ),
     )
 
 

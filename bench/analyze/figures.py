@@ -79,6 +79,7 @@ def row_of(
     latest = [record for record in every if record.pass_ != "max_batch"]  # which has other batches
     timing = [record for record in latest if record.pass_ == "timing"]
     good = [record for record in timing if record.status == "ok"]
+    saved = next((record for record in latest if record.pass_ == "checkpoint"), None)
     parity = next((record for record in latest if record.pass_ == "parity"), None)
     flags = dict.fromkeys(flag for record in latest for flag in record.flags)
     if len({record.environment for record in good}) > 1:
@@ -91,6 +92,9 @@ def row_of(
         parity_note=_parity_note(parity),
         max_batch=searched.max_batch if searched is not None else None,
         max_batch_note=_why_not_searched(searched),
+        checkpoint=saved.checkpoint if saved is not None else None,
+        checkpoint_note=_checkpoint_note(saved),
+        training=[one.training for one in latest if one.training is not None],
         flags=list(flags),
         launch_problems=[problem for record in latest for problem in _problems(record)],
         sync_cost=_sync_cost(latest),
@@ -113,6 +117,8 @@ def _problems(record: Record) -> Iterator[str]:
     name = f"{record.pass_} launch {record.launch + 1}"
     if record.status not in {"ok", "skipped"}:
         yield f"{name}: {record.status}: {record.reason}"
+    if record.checkpoint is not None and record.checkpoint.verdict == "failed":
+        yield f"{name}: what was restored is not what was saved: {record.checkpoint.reason}"
     for reason in record.retries or ():
         yield f"{name}: started again after: {reason}"
     for rank, code in (record.teardown_exit or {}).items():
@@ -125,6 +131,14 @@ def _parity_note(record: Record | None) -> str | None:
     if record.parity is None:
         return f"{record.status}: {record.reason}"
     return record.parity.reason
+
+
+def _checkpoint_note(record: Record | None) -> str | None:
+    if record is None:
+        return None
+    if record.checkpoint is None:
+        return f"{record.status.replace('_', ' ')}: {record.reason}"
+    return record.checkpoint.reason
 
 
 def _why_not_searched(record: Record | None) -> str | None:

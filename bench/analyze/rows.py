@@ -23,6 +23,7 @@ from bench.records.record import (
     Phases,
     Status,
 )
+from bench.records.trained import Checkpoint, Training
 
 PEAKS = {
     "tensor": "peak_allocated_bytes",
@@ -131,6 +132,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Largest batch that fits into a device's memory, where it was asked for."""
     max_batch_note: str | None = None
     """Why it was not found."""
+    checkpoint: Checkpoint | None = None
+    """What saving and restoring took, where it was asked for."""
+    checkpoint_note: str | None = None
+    """Why there is none, or what went wrong."""
+    training: list[Training] = []
+    """Of each launch that learnt something from the start, where it was asked for."""
     flags: list[str] = []
     same_buckets_as: str | None = None
     """Row whose bucket size differs and led to the same layout of buckets."""

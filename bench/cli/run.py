@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,9 @@ from bench.cli.options import (
 from bench.cli.output import print_while_read, reported, say
 from bench.cli.plan import show_plan
 from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from bench.plan.suite import Suite
 
 
 def run(  # noqa: PLR0913 - options, each known by its name
@@ -59,6 +62,34 @@ def run(  # noqa: PLR0913 - options, each known by its name
     trace_mib: Annotated[
         int, typer.Option(min=1, max=10_000, help="Largest size of each file, in MiB.")
     ] = 200,
+    checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint", help="Save and restore each case's training state, and time both."
+        ),
+    ] = False,
+    checkpoint_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where to save to: the disk that is timed.", show_default="within --out"),
+    ] = None,
+    keep_checkpoints: Annotated[
+        bool, typer.Option("--keep-checkpoints", help="Leave the last one of each case there.")
+    ] = False,
+    train: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**6,
+            metavar="N",
+            help="Train each case for N steps on what its workload has to learn; draw the losses.",
+        ),
+    ] = None,
+    scale_lr: Annotated[
+        bool,
+        typer.Option(
+            "--scale-lr", help="In that training, a learning rate that grows with the devices."
+        ),
+    ] = False,
     nnodes: NodesOption = None,
     node_rank: NodeRankOption = None,
     rdzv_endpoint: EndpointOption = None,
@@ -66,8 +97,15 @@ def run(  # noqa: PLR0913 - options, each known by its name
     rdzv_conf: ConfOption = None,
 ) -> None:
     """Measure a suite; prints the scaling tables and where the results are."""
+    described = _with_further(
+        suite_of(suite, workload), checkpoint=checkpoint, train=train, scale_lr=scale_lr
+    )
+    _require_use(described, "train_steps", {"--scale-lr": scale_lr}, "--train N")
+    folders = {"--checkpoint-dir": checkpoint_dir is not None}
+    folders["--keep-checkpoints"] = keep_checkpoints
+    _require_use(described, "checkpoint", folders, "--checkpoint")
     if dry_run:
-        show_plan(suite_of(suite, workload), only=only, launches=launches, json=False)
+        show_plan(described, only=only, launches=launches, json=False)
         return
     from bench.lab.guest import lab_of
     from bench.run.rendezvous import read_rendezvous
@@ -78,7 +116,6 @@ def run(  # noqa: PLR0913 - options, each known by its name
         raise BenchError(
             "--resume needs the --out folder of the run to go on with, as it was named"
         )
-    described = suite_of(suite, workload)
     rendezvous = read_rendezvous(
         os.environ,
         nnodes=nnodes,
@@ -97,6 +134,7 @@ def run(  # noqa: PLR0913 - options, each known by its name
         if rendezvous is not None and rendezvous.node_rank > 0:
             follow(rendezvous, described, private)
             return
+        from bench.run.checkpoint_folder import CHECKPOINTS, Checkpoints
         from bench.run.handover import TraceWish
         from bench.run.session import run_suite
 
@@ -115,6 +153,9 @@ def run(  # noqa: PLR0913 - options, each known by its name
                 traces=wish if trace or ranks is not None else None,
                 rendezvous=rendezvous,
                 lab=lab,
+                checkpoints=lambda folder: Checkpoints(
+                    folder=checkpoint_dir or folder / CHECKPOINTS, kept=keep_checkpoints
+                ),
             )
         finally:
             stop_server()
@@ -138,3 +179,32 @@ def run(  # noqa: PLR0913 - options, each known by its name
         say(f"bench: nothing was measured: {next(iter(reasons), 'nothing was planned')}")
     if finished.has_failures or not is_written:
         raise typer.Exit(1)
+
+
+def _with_further(suite: Suite, *, checkpoint: bool, train: int | None, scale_lr: bool) -> Suite:
+    """The suite with the passes that are asked for beside its own."""
+    from bench.plan.substitute import with_effort
+
+    asked: dict[str, Any] = {}
+    if checkpoint:
+        asked["checkpoint"] = True
+    if train is not None:
+        asked["train_steps"] = train
+    if scale_lr:
+        asked["learning_rate"] = "linear"
+    return with_effort(suite, **asked)
+
+
+def _require_use(suite: Suite, field: str, given: dict[str, bool], remedy: str) -> None:
+    """Refuse options of a pass that no case asks for.
+
+    Args:
+        suite: with all that was asked for.
+        field: of an effort, that asks for the pass.
+        given: whether an option was given, by its name.
+        remedy: what asks for the pass.
+    """
+    used = any(any(one.axes.get(field, ())) for one in suite.blocks)
+    for option, is_given in given.items():
+        if is_given and not used:
+            raise BenchError(f"{option} has nothing to do without {remedy}")

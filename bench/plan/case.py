@@ -32,6 +32,7 @@ Scaling = Literal["weak", "strong"]
 Optimizer = Literal["sgd", "adamw"]
 OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]
 AccumulationSync = Literal["last", "every"]
+LearningRate = Literal["fixed", "linear"]
 UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 """What an id, which is part of file names, must not contain."""
 
@@ -54,7 +55,7 @@ ADDED = (
 """Fields that a case did not always have: left out of its identity where they have their default,
 so that equal cases keep equal ids across versions. They stand behind all others, in this order."""
 
-Pass = Literal["timing", "parity", "memory", "communication", "max_batch"]
+Pass = Literal["timing", "parity", "memory", "communication", "max_batch", "checkpoint", "training"]
 
 
 class Placed(Protocol):
@@ -204,6 +205,12 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     that is not timed."""
     memory_limit_gib: MemoryGib | None = None
     """Memory that each device has in that search; None for what there is, on accelerators only."""
+    checkpoint: bool = False
+    """Whether a training state is saved and restored, in a pass of its own."""
+    train_steps: Natural = 0
+    """Optimizer steps of training from the start, as often as the case is launched; 0 for none."""
+    learning_rate: LearningRate = "fixed"
+    """Of that training: the workload's own, or that times the number of devices."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):

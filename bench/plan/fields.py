@@ -16,6 +16,7 @@ from bench.plan.case import (
     CompileScope,
     Count,
     Effort,
+    LearningRate,
     Limits,
     MemoryGib,
     Natural,
@@ -154,3 +155,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_limit_gib: MemoryGib | None = None
     """Memory that each device has in that search; null is what there is, on accelerators only.
     Helps to search on a CPU, or for a smaller device. Costs nothing more."""
+    checkpoint: bool = False
+    """Save and restore the training state in a pass of its own, and prove that training goes on
+    from it as if uninterrupted. Helps to see what a checkpoint costs in time and disk. Costs a
+    launch of each case, and the disk that its state takes while that lasts."""
+    train_steps: Natural = 0
+    """Optimizer steps of training from the start on what the workload has to learn, in a launch of
+    its own for each of the case's. Helps to see whether faster means faster to the same loss.
+    Costs the time of these steps."""
+    learning_rate: LearningRate = "fixed"
+    """Of that training, when devices are added: fixed is the workload's own, linear that times the
+    number of devices. Helps linear to use the larger batches of weak scaling. Costs stability in
+    the first steps, where a large rate may diverge."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,19 @@ from bench.plan.suite import Block, Suite
 
 OPTION = "--workload"
 EFFORT = frozenset(Effort.__struct_fields__)
+
+
+def with_effort(suite: Suite, **asked: Any) -> Suite:
+    """The same suite with other fields of ``Effort`` for all of its cases.
+
+    Args:
+        suite: whose blocks may set them too.
+        asked: value by name of the field.
+    """
+    own = {name: [value] for name, value in asked.items()}
+    assert EFFORT.issuperset(own), "these are fields of an effort"
+    blocks = [msgspec.structs.replace(one, axes=one.axes | own) for one in suite.blocks]
+    return msgspec.structs.replace(suite, blocks=tuple(blocks))
 
 
 def with_workloads(suite: Suite, texts: Sequence[str], folder: Path) -> Suite:

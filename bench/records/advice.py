@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from bench.records.record import Bytes
+from bench.records.numbers import Bytes
 from bench.records.scaling import Predicted
 
 

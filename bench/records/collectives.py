@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 
 from bench.records.lines import iterate_lines, place_of
-from bench.records.record import SCHEMA, AtLeastOne, Bytes, Rate, Seconds, Status
+from bench.records.numbers import AtLeastOne, Bytes, Rate, Seconds
+from bench.records.record import SCHEMA, Status
 
 COLLECTIVES = "collectives.jsonl"
 

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from bench.plan.case import Case
-from bench.records.record import Bytes
+from bench.records.numbers import Bytes
 
 
 class PredictedBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ import msgspec
 
 from bench.errors import RecordsError
 from bench.plan.case import Case
-from bench.records.record import SCHEMA, Bytes, Figure, Rate, Seconds, Whole
+from bench.records.numbers import Bytes, Figure, Rate, Seconds, Whole
+from bench.records.record import SCHEMA
 
 Factor = Annotated[float, msgspec.Meta(ge=1, le=1000)]
 

@@ -14,24 +14,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bench.plan.case import Case, Compile, CompileScope, Pass
+from bench.records.numbers import (
+    AtLeastOne,
+    Bytes,
+    Change,
+    Difference,
+    Figure,
+    Rate,
+    Seconds,
+    Size,
+    Whole,
+)
+from bench.records.trained import Checkpoint, Training
 
 SCHEMA = 1
-
-MOST = 2**63 - 1
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-Difference = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
-Whole = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
-Figure = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-"""What is counted or measured and cannot be negative. Limits are far beyond use: what exceeds them
-was not measured, and would be nothing but digits in a table."""
-Change = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-"""A difference, which may be negative, or a little less than nothing by rounding."""
-Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e15)]
-"""Of work done: its logarithm is taken."""
-Size = Annotated[float, msgspec.Meta(ge=0)]
-"""Of an error, which has no limit."""
 
 Status = Literal["ok", "out_of_memory", "failed", "timeout", "skipped", "interrupted"]
 Verdict = Literal["exact", "within_precision", "lossy_by_design", "failed", "not_checked"]
@@ -416,6 +412,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     communication: Communication | None = None
     parity: Parity | None = None
     max_batch: MaxBatch | None = None
+    checkpoint: Checkpoint | None = None
+    training: Training | None = None
     compilation: Compilation | None = None
     """Of any pass; null where nothing was to be compiled."""
     placement: list[Placement] | None = None

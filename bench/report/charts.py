@@ -20,6 +20,7 @@ from bench.report.changes import change_figure
 from bench.report.curves import curves_figure
 from bench.report.drawing import Chart, Looks, attempt, charts_in, tell
 from bench.report.lanes import lanes_figure, mark_gap
+from bench.report.learning_charts import Over, losses_figure
 from bench.report.links import link_figure
 from bench.report.notes import variants
 from bench.report.settings import SettingsTable
@@ -29,11 +30,14 @@ from bench.report.tradeoff import tradeoff_figure
 from bench.report.waterfall import waterfall_figure
 
 CHANGE, SWEEP, WATERFALL, LINK = "change", "buckets", "waterfall", "link"
+OF_LEARNING = ("loss-steps", "loss-seconds")
+"""Charts that stand beside the table of learning."""
+OVER: tuple[Over, ...] = ("steps", "seconds")
 OF_SETTINGS = (CHANGE, SWEEP, WATERFALL)
 """Charts that stand beside a table of settings."""
 CHARTS = (
     "speedup", "efficiency", "throughput", "memory", "tradeoff", "peak", "timeline", "step",
-    LINK, *OF_SETTINGS,
+    LINK, *OF_SETTINGS, *OF_LEARNING,
 )  # fmt: skip
 MOST_VARIANTS, MOST_LANES, MOST_ROWS = 13, 52, 104
 """Of a table whose charts can still be read: marks that can be told apart, which are twelve
@@ -71,6 +75,10 @@ Draw = Callable[[], Any]
 def _figures(table: Table, noise: Noise) -> Iterator[tuple[str, str, Draw]]:
     """(name of the file without its ending, what is shown, what draws it)."""
     rows = table.rows
+    if any(row.training for row in rows):
+        for name, over in zip(OF_LEARNING, OVER, strict=True):
+            draw = partial(losses_figure, rows, over)
+            yield f"{table.stem}-{name}", f"Loss over {over}", draw
     measured = [row for row in rows if row.samples_per_s is not None and not row.is_proved_wrong]
     if not measured:
         return

@@ -14,9 +14,12 @@ from bench.errors import plural
 from bench.plan.case import Case
 from bench.report.samples import notes_of_samples
 
-Which = Literal["scaling", "details", "batches", "terminal", "settings", "changes"]
-"""The first table of a workload in a report, its second, that of largest batches, and the short one
-for a terminal; the table of its settings, and that for a terminal."""
+Which = Literal[
+    "scaling", "details", "batches", "checkpoints", "learning", "terminal", "settings", "changes"
+]
+"""The first table of a workload in a report, its second, those of largest batches, of checkpoints,
+of learning, and the short one for a terminal; the table of its settings, and that for a
+terminal."""
 DETAILED_FLAGS = frozenset(
     {
         "shared_cores",
@@ -47,6 +50,10 @@ NAMED = (
 SHORT_NAMES = {"compile_scope": "scope", "data_label": "data"}
 """What such fields are called there, where it is not their own name."""
 NOT_DONE = "asked for and not done"
+NO_TASK = (
+    "trained on the batches that it is timed with, since its workload names nothing to learn:"
+    " these are few and come again, so that a loss may fall by heart, or they may be random"
+)
 FROM_CACHE = 0.5
 """Share of the longest time of compiling below which a launch has found what it needed."""
 PLAIN_VALUES = {"latency_ms": None, **PLAIN, **{name: value for name, (_, value) in WITHIN.items()}}
@@ -94,8 +101,8 @@ class Footnotes:
 
 def notes_of(row: Row, table: Which) -> list[str]:
     """Everything a reader must know of a row, in words."""
-    if table == "batches":
-        return [] if row.max_batch_note is None else [row.max_batch_note]
+    if (own := _notes_of_pass(row, table)) is not None:
+        return own
     notes = [] if row.status == "ok" else [f"{row.status}: {row.reason}"]
     notes += [f"{flag}: {FLAGS[flag]}" if flag in FLAGS else flag for flag in row.flags]
     if table == "terminal":  # which has no figures of communication
@@ -122,6 +129,20 @@ def notes_of(row: Row, table: Which) -> list[str]:
     if deviation := deviation_of(row):
         notes.append(f"{parity_of(row)}, {deviation}")
     return list(dict.fromkeys(notes))
+
+
+def _notes_of_pass(row: Row, table: Which) -> list[str] | None:
+    """Of a table that shows one pass alone; None for any other."""
+    has_task = all(one.task is not None for one in row.training)
+    own: dict[Which, str | None] = {
+        "batches": row.max_batch_note,
+        "checkpoints": row.checkpoint_note,
+        "learning": None if has_task else NO_TASK,
+    }
+    if table not in own:
+        return None
+    note = own[table]
+    return [] if note is None else [note]
 
 
 def _notes_of_details(row: Row) -> Iterator[str]:

@@ -22,9 +22,9 @@ from bench.errors import OutputError, RecordsError, in_words, one_line
 from bench.plan.case import Case
 from bench.records.record import Record, RunInfo
 from bench.records.store import RUN, iterate_records, read_run, write_atomically
-from bench.report import batches
+from bench.report import batches, checkpoints, learning
 from bench.report.beside import beside, predictions_of
-from bench.report.charts import OF_SETTINGS, not_readable, write_charts
+from bench.report.charts import OF_LEARNING, OF_SETTINGS, not_readable, write_charts
 from bench.report.document import Document, Grid, Heading, Items, Part, Prose, Text
 from bench.report.drawing import Chart
 from bench.report.findings import findings
@@ -195,6 +195,7 @@ def document(
         parts += [*section(table, pictures), *beside(table.rows, predicted)]
         parts.append(Text(not_readable(table.rows)))
         own = {stem for one in table.settings for stem in _chart_stems(one)}
+        own |= {f"{table.stem}-{name}" for name in OF_LEARNING}
         parts += [one for one in pictures if one.svg.stem not in own]
         parts += beside_rows(table.rows) if published else []
     parts += [Heading(2, "How to read this"), Prose(HOW_TO_READ)]
@@ -233,7 +234,10 @@ def section(table: Table, charts: Sequence[Chart] = ()) -> list[Part]:
         parts += [chart for chart in charts if chart.svg.stem in _chart_stems(one)]
     parts.append(Heading(3, DETAILS) if table.settings else Text(f"{DETAILS}:"))
     parts.append(grid(table.rows, table.details, "details", f"{table.title}: {DETAILS.lower()}"))
-    return parts + largest_batches(table)
+    parts += largest_batches(table)
+    parts += checkpoints.section(table)
+    stems = {f"{table.stem}-{name}" for name in OF_LEARNING}
+    return parts + learning.section(table, [one for one in charts if one.svg.stem in stems])
 
 
 def largest_batches(table: Table) -> list[Part]:
@@ -262,6 +266,8 @@ def plain(rows: Sequence[Row]) -> str:
             parts.append(folded(f"{table.title}: {one.title.lower()}"))
             warned = [folded(f"warning: {warning}") for warning in one.warnings]
             parts += _plain(one.rows, one.columns, "changes", *warned)
+        learnt = [folded(f"- {text}") for text in learning.sentences(table)]
+        parts.append("\n".join(["Learning:", *learnt] if learnt else []))
     for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
         parts.append("\n".join([folded(f"{about}:"), *(folded(f"- {one.text}") for one in some)]))
     return "\n\n".join(part for part in parts if part)

@@ -16,6 +16,7 @@ from bench.plan.case import Case, Effort
 from bench.plan.own import Code
 from bench.records.collectives import Limit, Pair
 from bench.records.record import Conditions, Input, Parity, Placement
+from bench.records.trained import Checkpoint, Training
 
 Job = Literal[
     "timing",
@@ -23,6 +24,8 @@ Job = Literal[
     "memory",
     "communication",
     "max_batch",
+    "checkpoint",
+    "training",
     "reference",
     "strategy",
     "workload",
@@ -124,6 +127,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in use on each device before the launch; empty where the parent cannot tell."""
     reference: str | None = None
     """File of the reference: to compare with, or to write."""
+    checkpoint: str | None = None
+    """Folder to save to, which is there and empty; None for the launch's own, which goes with
+    it."""
     trace: TraceWish | None = None
     retries: tuple[str, ...] = ()
     """Why the launch had to be started again, once for each time."""
@@ -237,6 +243,10 @@ class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of the whole launch, as the parent saw it: with the first rank's outcome."""
     compiled: Compiled | None = None
     """None where nothing was to be compiled."""
+    checkpoint: Checkpoint | None = None
+    """As this rank saw it; bytes and trips on the first."""
+    training: Training | None = None
+    """On the first rank."""
     parity: Parity | None = None
     """This rank's own view: every rank compares the gradients that it holds."""
     times: list[Times] = []

@@ -102,7 +102,7 @@ class Launcher:
         if child.exitcode != 0:
             raise BenchError("the fork server that starts all processes does not start; see above")
 
-    def launch_case(
+    def launch_case(  # noqa: PLR0913 - what a launch is told, each known by its name
         self,
         case: Case,
         effort: Effort,
@@ -112,6 +112,7 @@ class Launcher:
         processes: int,
         reference: Path | None = None,
         trace: TraceWish | None = None,
+        checkpoint: Path | None = None,
     ) -> Launched:
         """Run one job of one case in fresh processes; returns one outcome for each.
 
@@ -123,6 +124,7 @@ class Launcher:
             processes: how many ranks each host starts.
             reference: file of the parity reference.
             trace: what a profile is to leave.
+            checkpoint: folder to save to, on this host.
 
         Raises:
             Interruption: a signal arrived; all processes of the launch are gone.
@@ -151,7 +153,7 @@ class Launcher:
                 retries=retries,
             )
             if self.hosts is None or case.nodes == 1:
-                return self.launch_share(share, reference)
+                return self.launch_share(share, reference, checkpoint=checkpoint)
             return self._launch_on_all(self.hosts, share, reference)
 
         return launch_with_retries(launch_once)
@@ -172,6 +174,8 @@ class Launcher:
         share: CaseShare,
         reference: Path | None = None,
         elsewhere: Callable[[], bool] = lambda: False,
+        *,
+        checkpoint: Path | None = None,
     ) -> Launched:
         """Launch what is this host's of a launch, once.
 
@@ -179,10 +183,14 @@ class Launcher:
             share: of this host.
             reference: file of the parity reference, on this host.
             elsewhere: whether processes of other hosts have ended.
+            checkpoint: folder to save to.
         """
         case, effort = share.case, share.effort
         with self.folder(share.number) as folder:
-            assignment = self._assignment(share, folder, reference)
+            assignment = msgspec.structs.replace(
+                self._assignment(share, folder, reference),
+                checkpoint=None if checkpoint is None else str(checkpoint),
+            )
             file = folder / "assignment.json"
             file.write_bytes(msgspec.json.encode(assignment))
             watch = Watch(share.processes, effort.limits, share.limit_s, folder, elsewhere)

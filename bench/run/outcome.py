@@ -29,6 +29,7 @@ from bench.records.record import (
     Throughput,
     Timing,
 )
+from bench.records.trained import Checkpoint
 from bench.run.compiled import captures, compilation_of, flags_of_compilation
 from bench.run.culprit import fault_of, find_culprit, reason_of, teardown_exits
 from bench.run.handover import Assignment, Failure, Measured, RankOutcome
@@ -121,8 +122,22 @@ def to_record(
         return msgspec.structs.replace(
             record, memory=_memory(_peaks(assignment, outcomes), outcomes)
         )
+    if assignment.job == "checkpoint":
+        return msgspec.structs.replace(record, checkpoint=checkpoint_of(outcomes))
+    if assignment.job == "training":
+        return msgspec.structs.replace(record, training=outcomes[0].training)
     views = [outcome.parity for outcome in outcomes if outcome.parity is not None]
     return msgspec.structs.replace(record, parity=max(views, key=_badness))
+
+
+def checkpoint_of(outcomes: Sequence[RankOutcome]) -> Checkpoint:
+    """The first rank's, with what any other has found wrong."""
+    views = [outcome.checkpoint for outcome in outcomes if outcome.checkpoint is not None]
+    failed = [view.reason for view in views if view.verdict == "failed" and view.reason]
+    if not failed:
+        return views[0]
+    reason = one_line("; ".join(dict.fromkeys(failed)))
+    return msgspec.structs.replace(views[0], verdict="failed", reason=reason)
 
 
 def _hosts(outcomes: Sequence[RankOutcome]) -> list[str] | None:

@@ -46,7 +46,7 @@ from bench.run.loop import (
 from bench.run.phases import COMPILE
 from bench.run.rank import Rank
 from bench.strategies.base import Session, addresses
-from workloads.base import Batch
+from workloads.base import Batch, Problem
 
 PROFILED_S = 1.0
 """Wanted length of the profiled steps."""
@@ -192,7 +192,7 @@ def measure_memory(rank: Rank) -> Session:
     profiler = rank.device.profiler(memory=True)
     held: list[dict[int, str]] = []
     with profiler:
-        engine = _set_up(rank, one_thread=True)
+        engine = set_up(rank, one_thread=True)
         _compile(rank, engine)
         rank.note(phase="memory")
         # The first step makes the optimizer's state; DDP rebuilds its buckets before the second.
@@ -244,7 +244,7 @@ def try_batch(rank: Rank) -> Session:
     limit_gib = rank.assignment.effort.memory_limit_gib
     if limit_gib is not None:
         rank.device.limit_memory(round(limit_gib * 2**30))
-    engine = _set_up(rank, one_thread=False)
+    engine = set_up(rank)
     rank.note(phase="max_batch")
     try:
         run_block(engine, max(TRIED_STEPS, rank.rhythm.proof_steps))
@@ -314,7 +314,7 @@ def _exported(rank: Rank, profiler: profile, *, keep: bool = False) -> list[Even
 def _warm_engine(rank: Rank) -> tuple[Engine, WarmUp, Length]:
     """A warmed-up engine, how it warmed up, and how long its window will be."""
     effort = rank.assignment.effort
-    engine = _set_up(rank, one_thread=False)
+    engine = set_up(rank)
     compiled_s = _compile(rank, engine)
     rank.note(phase="warm-up")
     warm = warm_up(engine, warmup_rule(effort, rank.case.device, rank.rhythm), compiled_s)
@@ -331,12 +331,18 @@ def _compile(rank: Rank, engine: Engine) -> list[float]:
     return compiled_s
 
 
-def _set_up(rank: Rank, *, one_thread: bool) -> Engine:
-    """Build everything and warm up nothing."""
+def set_up(rank: Rank, *, one_thread: bool = False, problem: Problem | None = None) -> Engine:
+    """Build everything and warm up nothing.
+
+    Args:
+        rank: of this process.
+        one_thread: see ``Context``.
+        problem: in place of the case's own, freshly built.
+    """
     rank.note(phase="set-up")
     rank.device.reset_peaks()
     begin = time.perf_counter()
-    problem = rank.problem()
+    problem = problem or rank.problem()
     session = rank.session(problem, one_thread=one_thread)
     batches = rank.open_feed(problem)
     first = list(itertools.islice(batches, DIGESTED_BATCHES))

@@ -18,7 +18,7 @@ NOTE_BYTES = 256
 """Length of a note, padded, so that a shorter one leaves nothing of the one before."""
 LEAVE_S = 60.0
 """For a rank to take its group apart and end, once its outcome is handed over."""
-SHARES_OF_WINDOW = frozenset({"window", "communication"})
+SHARES_OF_WINDOW = frozenset({"window", "communication", "training"})
 """Phases whose length is known beforehand."""
 NOTHING_COMPILED = frozenset({START, "set-up", COMPILE, "window", "check", DONE})
 """Phases in which nothing is compiled, or nothing else: others may take as much longer."""

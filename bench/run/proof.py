@@ -68,7 +68,7 @@ def _prove_exact(rank: Rank, reference: Reference) -> tuple[Session, Shown]:
     exactness, settle_steps = rank.exactness, rank.rhythm.settle_steps
     shown, steps = Shown(), rank.rhythm.proof_steps
     for step in range(steps):
-        shown.losses.append(_mean_over_ranks(_accumulate(rank, session, batches), rank))
+        shown.losses.append(mean_over_ranks(micro_steps(rank, session, batches), rank))
         if exactness.kind == "lossy" and step == settle_steps:
             shown.compressed = deviation.of_gradient(
                 session.full_gradients(),
@@ -94,7 +94,7 @@ def _prove_native(rank: Rank, reference: Reference) -> tuple[Session, list[Compa
     problem = rank.problem_for_proof()
     session = rank.session(problem, initial_scale=reference.scale)
     batches = rank.batches(problem)
-    _accumulate(rank, session, batches)
+    micro_steps(rank, session, batches)
     settle_steps = rank.rhythm.settle_steps
     first = parity.compare_native(
         session.full_gradients(),
@@ -109,7 +109,7 @@ def _prove_native(rank: Rank, reference: Reference) -> tuple[Session, list[Compa
     for step in range(settle_steps):
         if step > 0:
             session.optimizer_step()
-        _accumulate(rank, session, batches)
+        micro_steps(rank, session, batches)
     if settle_steps:
         compared.append(deviation.find_odd_numbers(session.full_gradients()))
     return session, compared
@@ -148,7 +148,7 @@ def _rounding(rank: Rank) -> float:
     return torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
 
 
-def _accumulate(rank: Rank, session: Session, batches: Iterator[Batch]) -> float:
+def micro_steps(rank: Rank, session: Session, batches: Iterator[Batch]) -> float:
     """All micro-steps of one optimizer step; returns this rank's mean loss."""
     steps = rank.case.accumulation_steps
     every = rank.case.accumulation_sync == "every"
@@ -159,7 +159,8 @@ def _accumulate(rank: Rank, session: Session, batches: Iterator[Batch]) -> float
     return torch.stack(losses).double().mean().item()
 
 
-def _mean_over_ranks(value: float, rank: Rank) -> float:
+def mean_over_ranks(value: float, rank: Rank) -> float:
+    """The mean of the processes' values. Collective."""
     if rank.processes == 1:
         return value
     total = torch.tensor(value, dtype=torch.float64)

@@ -32,7 +32,7 @@ from workloads.data.feed import Feed
 DTYPES = {"bf16": torch.bfloat16}
 """Type of the parameters, where it is not fp32."""
 UNPACED: frozenset[Job] = frozenset(
-    {"parity", "reference", "memory", "max_batch", "strategy", "workload"}
+    {"parity", "reference", "memory", "max_batch", "checkpoint", "strategy", "workload"}
 )
 """Jobs that need few steps of each kind, however many a strategy's options ask for."""
 
@@ -188,16 +188,21 @@ class Rank:
         return self._build(options, self.case.per_device_batch)
 
     def problem_for_proof(
-        self, *, dtype: torch.dtype | None = None, plain: bool = False
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        plain: bool = False,
+        seed: int | None = None,
     ) -> Problem:
         """The case's model on less data.
 
         Args:
             dtype: of its parameters; the case's own by default.
             plain: with the optimizer as torch has it by default, whatever kernels are asked for.
+            seed: in place of the case's own.
         """
         options, batch = proof_size(self.case)
-        return self._build(options, batch, dtype, plain=plain, is_proof=True)
+        return self._build(options, batch, dtype, plain=plain, is_proof=True, seed=seed)
 
     def count_flops(self) -> Work:
         """Those of one micro-step of one device."""
@@ -213,9 +218,12 @@ class Rank:
         *,
         plain: bool = False,
         is_proof: bool = False,
+        seed: int | None = None,
     ) -> Problem:
         build = self._build_of(batch, dtype, plain=plain)
-        build = dataclasses.replace(build, is_proof=is_proof)
+        build = dataclasses.replace(
+            build, is_proof=is_proof, seed=build.seed if seed is None else seed
+        )
         return find_workload(self.case.workload).build(options, build)
 
     def _build_of(

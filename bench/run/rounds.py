@@ -25,6 +25,7 @@ from bench.plan.registry import find_strategy, find_workload
 from bench.records.record import Parity, Record, Status
 from bench.records.store import Store, recorded
 from bench.run.batch_search import find_max_batch, obstacle
+from bench.run.checkpoint_folder import Checkpoints
 from bench.run.culprit import find_culprit
 from bench.run.handover import Failure, TraceWish
 from bench.run.launch import Launcher
@@ -39,6 +40,9 @@ from bench.run.schedule import (
 )
 from workloads.base import Facts
 
+SEVERAL_HOSTS = (
+    "a checkpoint of several hosts needs a folder that all of them share, which cannot be told here"
+)
 BEFORE_FURTHER = frozenset({"parity", "timing"})
 """Passes that come before the further rounds; the others come after them."""
 
@@ -66,6 +70,7 @@ class Runner:
         environment: fingerprint.
         progress: is told.
         traces: which to leave of the profiled steps, in a folder for each case; None for none.
+        checkpoints: where they are saved; None for a private folder.
     """
 
     def __init__(
@@ -77,8 +82,10 @@ class Runner:
         environment: str,
         progress: Progress,
         traces: TraceWish | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._traces = traces
+        self._checkpoints = checkpoints or Checkpoints(folder=launcher.scratch / "checkpoints")
         self._launcher = launcher
         self._store = store
         self._run_id = run_id
@@ -217,6 +224,8 @@ class Runner:
             if step.pass_ == "parity":
                 return self._prove(step)
             self._forget_reference()
+            if step.pass_ == "checkpoint":
+                return self._save_and_restore(step)
             return self._search(step) if step.pass_ == "max_batch" else self._launch(step)
         except Interruption as interruption:
             self._keep(self._unmeasured(step, "interrupted", f"by {interruption}"))
@@ -235,7 +244,17 @@ class Runner:
             environment=self._environment,
         )
 
-    def _launch(self, step: Step, reference: Path | None = None) -> Record:
+    def _save_and_restore(self, step: Step) -> Record:
+        """Save to a folder of the case's own, of which nothing stays unless it was asked for."""
+        case = step.planned.case
+        if case.nodes > 1:
+            return self._unmeasured(step, "skipped", SEVERAL_HOSTS)
+        with self._checkpoints.folder_of(case.id) as folder:
+            return self._launch(step, checkpoint=folder)
+
+    def _launch(
+        self, step: Step, reference: Path | None = None, checkpoint: Path | None = None
+    ) -> Record:
         planned = step.planned
         assignment, outcomes = self._launcher.launch_case(
             planned.case,
@@ -245,6 +264,7 @@ class Runner:
             processes=process_count(planned.case),
             reference=reference,
             trace=self._trace_of(planned.case) if step.pass_ == "communication" else None,
+            checkpoint=checkpoint,
         )
         return to_record(
             assignment,

@@ -123,6 +123,10 @@ def schedule(plan: Sequence[PlannedCase], seed: int, *, traced: bool = False) ->
     talking = [one for one in explained if _has_communication(one.case)]
     visit("communication", 0, measured if traced else talking)
     visit("memory", 0, (one for one in explained if _needs_memory_pass(one.case)))
+    visit("checkpoint", 0, (one for one in measured if one.effort.checkpoint))
+    trained = [one for one in measured if one.effort.train_steps]
+    for launch in range(max((planned.effort.launches for planned in trained), default=0)):
+        visit("training", launch, (one for one in trained if launch < one.effort.launches))
     visit("max_batch", 0, (one for one in measured if one.effort.find_max_batch))
     return steps
 

@@ -23,6 +23,7 @@ from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
 from bench.run.alike import described, facts_of, unlike_devices
 from bench.run.changes import changes
+from bench.run.checkpoint_folder import CHECKPOINTS, Checkpoints
 from bench.run.handover import TraceWish
 from bench.run.hosts import Hosts, Network
 from bench.run.launch import Launcher, probe_in_server
@@ -70,6 +71,7 @@ def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
     traces: Callable[[Path], TraceWish] | None = None,
     rendezvous: Rendezvous | None = None,
     lab: Lab | None = None,
+    checkpoints: Callable[[Path], Checkpoints] | None = None,
 ) -> Finished:
     """Measure a suite. The fork server has been started.
 
@@ -83,6 +85,8 @@ def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
         traces: which to leave, in the folder of the results; None for none.
         rendezvous: where the other hosts come to, of which this one is node 0; None for none.
         lab: whose hosts these are; None for real ones.
+        checkpoints: where they are saved, by the folder of the results; None for a folder in it,
+            of which nothing stays.
 
     Raises:
         BenchError: something the user can put right; nothing was measured.
@@ -127,6 +131,9 @@ def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
                 environment=info.environment_fingerprint,
                 progress=progress,
                 traces=traces(folder) if traces is not None else None,
+                checkpoints=checkpoints(folder)
+                if checkpoints is not None
+                else Checkpoints(folder=folder / CHECKPOINTS),
             )
             try:
                 runner.run(planned, info.seed, before=before, budget_s=budget_s)
@@ -139,15 +146,17 @@ def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
     return Finished(
         folder=folder,
         interruption=interruption,
-        has_failures=any(map(_is_failure, [*before, *runner.records])),
+        has_failures=any(map(is_failure, [*before, *runner.records])),
     )
 
 
-def _is_failure(record: Record) -> bool:
+def is_failure(record: Record) -> bool:
+    """Whether a launch failed, or what it has shown is that something is wrong."""
     if record.status in {"failed", "timeout", "out_of_memory"}:
         return True
     proved_wrong = record.parity is not None and record.parity.verdict == "failed"
-    return proved_wrong or not BROKEN_FLAGS.isdisjoint(record.flags)
+    lost = record.checkpoint is not None and record.checkpoint.verdict == "failed"
+    return proved_wrong or lost or not BROKEN_FLAGS.isdisjoint(record.flags)
 
 
 def environment_of(machine: Machine, hosts: Hosts | None, lab: Lab | None) -> dict[str, Any]:

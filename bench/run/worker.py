@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from bench.measure.operations import carrier, is_carried_by
 from bench.plan import own
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
-from bench.run.handover import Assignment, RankOutcome
+from bench.run.checkpoint import measure_checkpoint
+from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.look_strategy import look_at_strategy
 from bench.run.look_workload import look_at_workload
 from bench.run.passes import measure_communication, measure_memory, measure_time, try_batch
@@ -25,6 +27,7 @@ from bench.run.phases import DONE, Notebook, launch_limit_s
 from bench.run.process import Place, carry_out, enter
 from bench.run.proof import make_reference, prove
 from bench.run.rank import Rank
+from bench.run.training import measure_training
 from bench.strategies.base import Session
 
 
@@ -98,26 +101,21 @@ def _work(rank: Rank) -> Session | None:
     _join(rank)
     rank.device.set_precision(rank.case.precision)
     rank.watch_compiler()
-    match rank.assignment.job:
-        case "timing":
-            return measure_time(rank)
-        case "communication":
-            return measure_communication(rank)
-        case "memory":
-            return measure_memory(rank)
-        case "max_batch":
-            return try_batch(rank)
-        case "parity":
-            return prove(rank)
-        case "reference":
-            make_reference(rank)
-            return None
-        case "strategy":
-            return look_at_strategy(rank)
-        case "workload":
-            look_at_workload(rank)
-            return None
-    raise AssertionError(f"no job {rank.assignment.job}")
+    return JOBS[rank.assignment.job](rank)
+
+
+JOBS: Mapping[Job, Callable[[Rank], Session | None]] = {
+    "timing": measure_time,
+    "communication": measure_communication,
+    "memory": measure_memory,
+    "max_batch": try_batch,
+    "checkpoint": measure_checkpoint,
+    "training": measure_training,
+    "parity": prove,
+    "reference": make_reference,
+    "strategy": look_at_strategy,
+    "workload": look_at_workload,
+}
 
 
 def _join(rank: Rank) -> None:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import torch
@@ -32,6 +32,7 @@ from bench.plan.case import (
 )
 from bench.strategies.loss_scale import INITIAL_SCALE, LossScale
 from bench.strategies.nature import Exactness, Rhythm, as_it_is, exact, steady
+from bench.strategies.saving import Saving, State, put, take, whole
 from workloads.base import Batch, Facts, Problem
 
 Mark = Callable[[str], None]
@@ -148,6 +149,36 @@ class Session(Protocol):
         """Drop what refers to the process group, so that it can be destroyed."""
 
 
+@runtime_checkable
+class SavedSession(Session, Protocol):
+    """A session whose training can be saved and gone on from: that of every ``ModuleSession``."""
+
+    def keeps_state(self) -> bool:
+        """Whether the optimizer has made any state by now, as far as this rank knows."""
+
+    def take_state(self, *, whole: bool, with_optimizer: bool) -> State:
+        """What is saved of the training: see ``bench.strategies.saving``. Collective.
+
+        Args:
+            whole: as one device would hold it, on rank 0 alone; else this rank's part.
+            with_optimizer: its state too, made first where there is none yet.
+        """
+
+    def put_state(self, state: State, *, whole: bool) -> None:
+        """Go on from what ``take_state`` gave, of this strategy or another. Collective.
+
+        Args:
+            state: all of it on every rank, or this rank's part of it.
+            whole: which of the two.
+        """
+
+    def held_tensors(self) -> dict[str, list[Any]]:
+        """What this process knows that it holds right now, by category.
+
+        Among the categories: parameters, buffers, optimizer_state.
+        """
+
+
 def micro_batches(options: Mapping[str, Any]) -> Reference:
     """The reference of a strategy whose ranks each work on their own samples alone."""
     del options
@@ -217,6 +248,9 @@ class Strategy:
     in_few_steps: Callable[[Mapping[str, Any]], Mapping[str, Any]] = as_it_is
     """(options) -> the same training with no more steps to settle, and between what it does once in
     a while, than need be: for proofs and the memory pass."""
+    saving: Callable[[Mapping[str, Any], int], Saving] = whole
+    """(options, number of devices) -> how its training state is saved; unless it is not, its
+    session is a ``SavedSession``."""
     flags: Callable[[Facts, Case], Sequence[str]] = no_flags
     """(facts, case) -> what must be said wherever a figure of it is shown."""
     check: Callable[[Facts, Case, Machine], str | None]
@@ -404,6 +438,35 @@ class ModuleSession:
         """See ``Session``."""
         held = self.held_tensors()
         return {address: name for name, tensors in held.items() for address in addresses(tensors)}
+
+    def saved_module(self) -> nn.Module:
+        """What names and holds the parameters that are saved."""
+        return self.problem.model
+
+    def keeps_state(self) -> bool:
+        """See ``SavedSession``."""
+        return any(map(bool, (self.state_keeper or self.optimizer).state.values()))
+
+    def take_state(self, *, whole: bool, with_optimizer: bool) -> State:
+        """See ``SavedSession``."""
+        state = take(self.saved_module(), self.optimizer if with_optimizer else None, whole=whole)
+        return self.with_loss_scale(state)
+
+    def with_loss_scale(self, state: State) -> State:
+        """A training state with the scaler's own, where there are both."""
+        if state and self.loss_scale is not None:
+            state["loss_scale"] = self.loss_scale.state()
+        return state
+
+    def put_state(self, state: State, *, whole: bool) -> None:
+        """See ``SavedSession``."""
+        put(self.saved_module(), self.optimizer, state, whole=whole)
+        self.put_loss_scale(state)
+
+    def put_loss_scale(self, state: State) -> None:
+        """Set the scaler's own, where there are both."""
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.set(state["loss_scale"])
 
     def close(self) -> None:
         """See ``Session``: the wrapper holds the group."""

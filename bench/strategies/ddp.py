@@ -26,6 +26,7 @@ from bench.strategies.base import (
 )
 from bench.strategies.ddp_options import DDPOptions
 from bench.strategies.nature import Exactness, Rhythm
+from bench.strategies.saving import Saving, whole
 from workloads.base import Facts, Problem
 
 NEVER = 10**9
@@ -113,6 +114,22 @@ def operation_ranks(case: Case) -> Mapping[str, int]:
     if case.options.get("comm_hook") != "hierarchical":
         return {}
     return hierarchical.operation_ranks(case)
+
+
+def saving(options: Mapping[str, Any], world_size: int) -> Saving:
+    """Rank 0 has all there is, but for what a hook or an average of ranks keeps beside it."""
+    read = msgspec.convert(options, DDPOptions)
+    if read.local_sgd_period is not None:
+        return Saving(
+            form="none",
+            reason="ranks train apart between averages, so that rank 0's state is not all of it",
+        )
+    if read.comm_hook == "powersgd":
+        return Saving(
+            form="none",
+            reason="PowerSGD keeps what a rank has not sent yet, which no state_dict holds",
+        )
+    return whole(options, world_size)
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -230,6 +247,7 @@ STRATEGIES = (
         operation_ranks=operation_ranks,
         rhythm=rhythm,
         in_few_steps=in_few_steps,
+        saving=saving,
         flags=flags,
         check=check,
         prepare=prepare,

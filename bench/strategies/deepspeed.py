@@ -32,6 +32,7 @@ from bench.strategies.base import (
     local_bytes,
 )
 from bench.strategies.deepspeed_fp64 import widened
+from bench.strategies.saving import Saving
 from workloads.base import Batch, Facts, Problem
 
 INSTALL_EXTRA = "pip install 'parallel-bench[deepspeed]'"
@@ -157,6 +158,15 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
     if case.options["offload_optimizer"] != "none":
         found.append("cpu_offload")
     return found
+
+
+def saving(options: Mapping[str, Any], world_size: int) -> Saving:
+    """By its engine alone."""
+    del options, world_size
+    return Saving(
+        form="none",
+        reason="DeepSpeed's engine saves in a form of its own, which no other strategy here reads",
+    )
 
 
 def engine_config(options: DeepSpeedOptions, context: Context) -> dict[str, Any]:
@@ -316,6 +326,7 @@ STRATEGIES = (
         processes="per_device",
         communicates=True,
         options=DeepSpeedOptions,
+        saving=saving,
         flags=flags,
         check=check,
         prepare=prepare,

@@ -246,6 +246,7 @@ STRATEGIES = (
         options=FSDPOptions,
         casts=sharding.casts,
         group_sizes=group_sizes,
+        saving=sharding.saving,
         wraps=False,
         flags=flags,
         check=check,

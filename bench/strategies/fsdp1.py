@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from bench.plan.case import Case, Machine
 from bench.strategies import groups, sharding
 from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.saving import Saving, State, take
 from bench.strategies.sharding import Narrow
 from workloads.base import Facts, Problem
 
@@ -76,6 +77,13 @@ def flags(facts: Facts, case: Case) -> Sequence[str]:
     """What must be said of its figures: it lets few gathers be under way, and waits for them."""
     del facts
     return [*sharding.flags(case), *(["host_waits"] if case.device != "cpu" else [])]
+
+
+def saving(options: Mapping[str, Any], world_size: int) -> Saving:
+    """Whole where nothing is sharded, which torch's functions do not save as shards."""
+    if world_size == 1 or options["sharding_strategy"] == "no_shard":
+        return Saving(form="whole")
+    return sharding.saving(options, world_size)
 
 
 def prepare(problem: Problem, context: Context) -> Session:
@@ -160,6 +168,21 @@ class FSDP1Session(ModuleSession):
         for name, buffer in super().named_buffers():
             yield name.replace(WRAPPED, ""), buffer
 
+    def saved_module(self) -> nn.Module:
+        """See ``ModuleSession``: the outermost wrapper."""
+        return self.wrappers[0]
+
+    def take_state(self, *, whole: bool, with_optimizer: bool) -> State:
+        """See ``SavedSession``.
+
+        On a CPU nothing is moved to the host, since torch (2.14) then takes no copy: all
+        of an optimizer's states would be the last one that was gathered.
+        """
+        offload = self.context.device.type != "cpu"
+        optimizer = self.optimizer if with_optimizer else None
+        state = take(self.saved_module(), optimizer, whole=whole, offload=offload)
+        return self.with_loss_scale({} if whole and self.context.rank else state)
+
     def close(self) -> None:
         """See ``Session``: every wrapper holds the group."""
         super().close()
@@ -195,6 +218,7 @@ STRATEGIES = (
         options=FSDP1Options,
         casts=sharding.casts,
         group_sizes=sharding.group_sizes,
+        saving=saving,
         flags=flags,
         check=check,
         prepare=prepare,

@@ -5,6 +5,8 @@ Micikevicius et al., "Mixed Precision Training", 2018, as ``torch.amp.GradScaler
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
@@ -54,6 +56,14 @@ class LossScale:
         self._skipped += first > 0
         self._scaler.update()
         self._is_unscaled = False
+
+    def state(self) -> dict[str, Any]:
+        """The scale and how it grows, to be saved. Waits for the device."""
+        return self._scaler.state_dict()
+
+    def set(self, state: dict[str, Any]) -> None:
+        """Go on with a scale that was saved."""
+        self._scaler.load_state_dict(state)
 
     def skipped(self) -> int:
         """Steps skipped so far. Waits for the device."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bench.plan.case import Case, PositiveInt
 from bench.strategies.base import AUTOCAST, Context, Options
+from bench.strategies.saving import Saving
 from workloads.base import Facts, Problem
 
 Narrow = Literal["bf16", "fp16"]
@@ -96,6 +97,12 @@ def group_sizes(case: Case) -> Sequence[int]:
     """Ranks of each kind of group: those that share a model, and the holders of equal shards."""
     size = case.options.get("shard_size")
     return [case.world_size] if size is None else [size, case.world_size // size]
+
+
+def saving(options: Mapping[str, Any], world_size: int) -> Saving:
+    """Each rank writes its shards."""
+    del options, world_size
+    return Saving(form="sharded")
 
 
 def narrow_type(context: Context) -> torch.dtype | None:

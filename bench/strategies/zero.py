@@ -20,9 +20,10 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
 from bench.plan.case import Case, Machine
-from bench.strategies import ddp
+from bench.strategies import ddp, saving
 from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
 from bench.strategies.ddp_options import DDPOptions
+from bench.strategies.saving import State
 from workloads.base import Facts, Problem
 
 
@@ -71,9 +72,44 @@ def prepare(problem: Problem, context: Context) -> Session:
     )
     assert isinstance(session, ModuleSession)
     assert isinstance(session.optimizer, ZeroRedundancyOptimizer)
-    session.state_keeper = session.optimizer.optim
-    session.steps_together = True  # it broadcasts what each rank has updated
-    return session
+    given = [one.name for one in dataclasses.fields(session) if one.init]
+    parts = {name: getattr(session, name) for name in given}
+    return ZeroSession(**parts | {"state_keeper": session.optimizer.optim, "steps_together": True})
+
+
+class ZeroSession(ModuleSession):
+    """Session whose optimizer broadcasts what each rank has updated, when all take a step.
+
+    Its state must be gathered on one rank before it can be saved.
+    """
+
+    def take_state(self, *, whole: bool, with_optimizer: bool) -> State:
+        """See ``SavedSession``; always whole, and gathered tensor by tensor."""
+        assert whole, "its parameters are whole on every rank"
+        state = saving.take(self.saved_module(), None, whole=True)
+        if with_optimizer:
+            optimizer = self._optimizer()
+            optimizer.consolidate_state_dict(to=0)
+            if state:
+                state["optimizer"] = saving.by_name(optimizer.state_dict(), self._names())
+        return self.with_loss_scale(state)
+
+    def put_state(self, state: State, *, whole: bool) -> None:
+        """See ``SavedSession``; each rank keeps its share of the optimizer's state."""
+        saving.put(self.saved_module(), None, state, whole=whole)
+        if "optimizer" in state:
+            numbered = saving.by_number(state["optimizer"], self._names())
+            self._optimizer().load_state_dict(numbered)
+        self.put_loss_scale(state)
+
+    def _optimizer(self) -> ZeroRedundancyOptimizer:
+        assert isinstance(self.optimizer, ZeroRedundancyOptimizer)
+        return self.optimizer
+
+    def _names(self) -> list[str]:
+        """Of all parameters, in the order of the optimizer's groups."""
+        names = {one: name for name, one in self.saved_module().named_parameters()}
+        return [names[one] for group in self.optimizer.param_groups for one in group["params"]]
 
 
 def shard_optimizer(whole: Optimizer, **options: Any) -> ZeroRedundancyOptimizer:

@@ -16,11 +16,12 @@ from bench.measure.trace import StepsTrace
 from bench.plan.case import Case, Effort, PlannedCase
 from bench.records.record import Parity, Record
 from bench.records.store import Store, read_records
+from bench.records.trained import Checkpoint
 from bench.run.handover import Assignment, Failure, Job, RankOutcome, TraceWish
-from bench.run.rounds import Runner
+from bench.run.rounds import SEVERAL_HOSTS, Runner
 from bench.run.schedule import Estimate, Step, further_round, schedule
 from tests.analyze.test_scaling import timing
-from tests.fakes import SHORT, FakeTime, make_case
+from tests.fakes import SHORT, FakeTime, make_case, make_planned
 from tests.run.test_outcome import outcome
 
 
@@ -72,6 +73,7 @@ class FakeLauncher:
         self.scratch = scratch
         self.answers = answers
         self.jobs: list[tuple[Job, str]] = []
+        self.saved_to: list[Path] = []
         self.renewed_before: list[int] = []
         self.renewed_with: list[dict[str, str]] = []
 
@@ -89,8 +91,13 @@ class FakeLauncher:
         processes: int,
         reference: Path | None = None,
         trace: TraceWish | None = None,
+        checkpoint: Path | None = None,
     ) -> tuple[Assignment, tuple[RankOutcome, ...]]:
         self.jobs.append((job, case.id))
+        if checkpoint is not None:
+            assert not list(checkpoint.iterdir())
+            (checkpoint / "file").write_text("")
+            self.saved_to.append(checkpoint)
         answer = self.answers.get(job)
         if isinstance(answer, BaseException):
             raise answer
@@ -113,6 +120,7 @@ class FakeLauncher:
                 batch_digests=[str(rank)],
                 trace=StepsTrace(steps=1, step_s=0.1, spans=[], computation={}),
                 allocations=Allocations(peak=[2], before=[1], after=[1]),
+                checkpoint=Checkpoint(verdict="exact"),
             )
             for rank in range(processes)
         )
@@ -168,6 +176,39 @@ def test_every_planned_case_becomes_a_row(tmp_path: Path) -> None:
     assert skip.reason == "none here"
     assert progress.left[0] > 0
     assert progress.left[-1] == 0
+
+
+def saving(**changes: Any) -> PlannedCase:
+    return make_planned(make_case(**changes), msgspec.structs.replace(SHORT, checkpoint=True))
+
+
+def test_a_checkpoint_has_a_folder_of_its_own_that_goes(tmp_path: Path) -> None:
+    one = saving()
+    launcher, records, _ = run(tmp_path, [one])
+    (record,) = (record for record in records if record.pass_ == "checkpoint")
+    assert record.checkpoint == Checkpoint(verdict="exact")
+    (folder,) = launcher.saved_to
+    assert folder == tmp_path / "checkpoints" / one.case.id
+    assert not folder.parent.exists()
+
+
+def test_a_checkpoint_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    failure = Failure(status="failed", reason="No space left on device", at_s=1.0)
+    launcher, records, _ = run(tmp_path, [saving()], checkpoint=failure)
+    (record,) = (record for record in records if record.pass_ == "checkpoint")
+    assert record.status == "failed"
+    assert record.reason is not None
+    assert "No space left on device" in record.reason
+    assert not launcher.saved_to[0].parent.exists()
+
+
+def test_several_hosts_are_not_asked_for_a_checkpoint(tmp_path: Path) -> None:
+    one = saving(strategy="ddp", options={}, world_size=2, nodes=2)
+    launcher, records, _ = run(tmp_path, [one])
+    (record,) = (record for record in records if record.pass_ == "checkpoint")
+    assert record.status == "skipped"
+    assert record.reason == SEVERAL_HOSTS
+    assert not launcher.saved_to
 
 
 def test_a_failure_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
