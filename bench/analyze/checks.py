@@ -84,6 +84,8 @@ FLAGS = {
     " counted as communication",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
     " back to the system and asks for again, which says nothing of the strategy",
+    "page_faults_differ": "page faults slow down this row and not the baseline of its speedup, or"
+    " the other way round: the speedup is one of the allocator, too",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
     " torch's own class does nothing on a CPU; it copies within one memory, so that its place among"
     " the others does not carry over to devices",

@@ -13,8 +13,8 @@ import msgspec
 
 from bench.analyze.checks import FLAGS
 from bench.analyze.others import measured_against, unusable
-from bench.analyze.rows import Comparison, Row, family
-from bench.analyze.stats import Estimate, Noise, figure_of, holm, noise_of, reach_of
+from bench.analyze.rows import Comparison, Row, family, noise_among
+from bench.analyze.stats import Estimate, Noise, figure_of, holm, reach_of
 from bench.analyze.verdicts import noise_floor, verdict_of
 from bench.plan.case import Case
 from bench.records.environment import Difference, differences
@@ -109,7 +109,7 @@ def compared(base: Side, new: Side) -> Compared:
         TypeError, AttributeError: an environment is none.
     """
     found = list(_paired(base.rows, new.rows))
-    noise = noise_of(row.figures for row in (*base.rows, *new.rows) if row.figures)
+    noise = noise_among([*base.rows, *new.rows])
     floors = _Floors(base.rows, new.rows)
     comparable = [(pair, _against(pair, base.info, new.info, noise)) for pair in found]
     chances = [change.chance for _, change in comparable if change.chance is not None]

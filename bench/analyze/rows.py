@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from bench.analyze.launches import Launch
 from bench.analyze.stats import (
     Estimate,
+    Noise,
+    noise_of,
 )
 from bench.plan.case import Case
 from bench.records.record import (
@@ -65,6 +68,8 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison
     """The second over the first."""
     launches: list[Launch] = []
+    figures: list[float] = []
+    """Of those, as far as each counts."""
     problems: list[str] = []
     """Its launches that gave no result, with their reasons."""
 
@@ -167,6 +172,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the figure must not be used: shown struck out, and compared with nothing."""
         failed = self.parity is not None and self.parity.verdict == "failed"
         return failed or not BROKEN_FLAGS.isdisjoint(self.flags)
+
+
+def noise_among(rows: Iterable[Row]) -> Noise:
+    """What the rows of a run say together of its launches' scatter: repeats of a case count, too.
+
+    Of all rows of a run it is what their own figures were made with.
+    """
+    every = [(row.figures, row.twin.figures if row.twin is not None else []) for row in rows]
+    return noise_of(figures for pair in every for figures in pair if figures)
 
 
 def family(case: Case) -> object:

@@ -94,7 +94,12 @@ def _twin(row: Row, twin: Row, noise: Noise) -> Twin:
         comparison = Comparison(ratio=ratio_of(twin.figures, row.figures, noise))
     else:
         comparison = Comparison(reason=twin.reason if row.launches else row.reason)
-    return Twin(comparison=comparison, launches=twin.launches, problems=twin.launch_problems)
+    return Twin(
+        comparison=comparison,
+        launches=twin.launches,
+        figures=twin.figures,
+        problems=twin.launch_problems,
+    )
 
 
 def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | None) -> Row:
@@ -109,6 +114,7 @@ def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | 
         same_buckets_as=others.same_buckets_as(row),
     )
     row = _with_settings(row, others, noise)
+    baseline = others.by_id(row.speedup.against)
     flags = flags_of_figures(
         devices=row.case.world_size,
         speedup=None if row.speedup.is_baseline else row.speedup.ratio,
@@ -118,6 +124,8 @@ def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | 
         sync_cost=row.sync_cost,
         link_bytes_per_s=link_bytes_per_s,
     )
+    if baseline is not None and ("page_faults" in row.flags) != ("page_faults" in baseline.flags):
+        flags.append("page_faults_differ")
     return msgspec.structs.replace(row, flags=[*row.flags, *flags])
 
 

@@ -27,7 +27,7 @@ DETAILED_FLAGS = frozenset(
     }
 )
 """Flags that concern what the second table shows, too."""
-SCALING_FLAGS = frozenset({"superlinear"})
+SCALING_FLAGS = frozenset({"superlinear", "page_faults_differ"})
 """Flags of a comparison that tables of settings do not make."""
 NAMED_BY_VALUE = ("precision", "optimizer", "backend", "link")
 """Fields whose values say what they are of."""
@@ -209,7 +209,7 @@ def noise_sentence(rows: Sequence[Row]) -> str:
     known = {size: floor for size, floor in floors.items() if floor is not None}
     if not known:
         return f"Noise floor: unknown. {'; '.join(pairs)}."
-    texts = {size: _floor(floor) for size, floor in known.items()}
+    texts = {size: floor_words(floor) for size, floor in known.items()}
     if len(set(texts.values())) == 1:
         floor = next(iter(texts.values()))
     else:
@@ -220,7 +220,8 @@ def noise_sentence(rows: Sequence[Row]) -> str:
     return f"Noise floor: {floor}. {'; '.join(pairs)}. {ending}"
 
 
-def _floor(floor: float) -> str:
+def floor_words(floor: float) -> str:
+    """A noise floor in percent, or, where it is large, as a factor."""
     return f"{floor:.1%}" if floor < IN_PERCENT else f"a factor of {1 + floor:.2f}"
 
 
