@@ -160,7 +160,7 @@ def flags_of_figures(
         devices: of the row.
         speedup: over one device; None for that one itself.
         rate: throughput.
-        step_s: a step of the timing pass.
+        step_s: a step of the timing pass, its mean, as a profiled one is.
         communication: of the row's own pass.
         sync_cost: likewise, with its interval.
         link_bytes_per_s: of the slowest link between the devices, where it is known.

@@ -29,6 +29,8 @@ NEEDS: Mapping[bool, tuple[str, ...]] = {
     False: ("driver", "reserved", "tensor"),
 }
 """Whether a device is a CPU's cores -> peaks that must fit, the most honest first."""
+SAVES = 0.1
+"""Share of another row's memory that a row must save for it to be more than noise."""
 PROVED = frozenset({"exact", "within_precision"})
 
 
@@ -142,8 +144,10 @@ def _size(rows: Sequence[Row], asked: int | None) -> int:
 
 
 def _by_place(rows: list[Row], asked: int | None) -> list[list[Row]]:
-    """The rows of a problem once for each place in which so many devices are, with those on one
-    host, which has no link."""
+    """The rows of a problem once for each place in which so many devices are.
+
+    Those on fewer devices of one host, which have no link, go with each.
+    """
     size = _size(rows, asked)
     places = dict.fromkeys(place(row.case) for row in rows if row.case.world_size == size)
     return [
@@ -188,9 +192,18 @@ def _answer(rows: list[Row], asked: int | None, memory_bytes: float | None) -> A
 
 
 def need_of(row: Row) -> Need | None:
-    """The memory that a row takes; None where it was not measured."""
+    """The most memory that a row took in any launch; None where it was not measured."""
+    return _need(row, row.peaks)
+
+
+def usual_need_of(row: Row) -> Need | None:
+    """What it took in the median launch, to be compared with others: a maximum is of one."""
+    return _need(row, row.usual_peaks)
+
+
+def _need(row: Row, peaks: Mapping[str, Sequence[int | None]]) -> Need | None:
     for kind in NEEDS[row.case.device == "cpu"]:
-        known = [peak for peak in row.peaks.get(kind, []) if peak is not None and peak > 0]
+        known = [peak for peak in peaks.get(kind, []) if peak is not None and peak > 0]
         if known:
             return Need(kind=kind, bytes=max(known))
     return None

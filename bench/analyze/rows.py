@@ -108,10 +108,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     rung_below: str | None = None
     """Id of the case that it adds one more setting to; None for what is no rung, or the lowest."""
     twin: Twin | None = None
+    step_mean_s: float | None = None
+    """Of the window, on its slowest process; median over the launches, as are the next two."""
     step_median_s: float | None = None
     step_p90_s: float | None = None
     peaks: dict[str, list[int | None]] = {}
     """Peaks of memory in bytes by ``PEAKS``'s names: per device, largest over the launches."""
+    usual_peaks: dict[str, list[int | None]] = {}
+    """Likewise, the median over the launches: what rows are compared in."""
     held_bytes: list[int | None] = []
     """Of what lives from step to step, per device."""
     memory: Memory | None = None
@@ -120,6 +124,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Median over the launches."""
     compute: Compute | None = None
     """Of its first launch."""
+    matrix_flops_per_s: float | None = None
+    """What a device does in products of matrices alone: median over the run's rows on as many
+    devices of one kind, in one precision. Each row has measured it once, and that scatters."""
     communication: Communication | None = None
     sync_cost: Estimate | None = None
     compilation: Compilation | None = None
@@ -162,7 +169,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def utilisation(self) -> float | None:
         """That, over what all devices do in products of matrices alone."""
-        rate = self.compute.matrix_flops_per_s if self.compute is not None else None
+        rate = self.matrix_flops_per_s
         if self.flops_per_s is None or not rate:
             return None
         return self.flops_per_s / (rate * self.case.world_size)

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from bench.analyze.ranking import Ranking, is_lossy, rankings
+from bench.analyze.recommend import SAVES
 from bench.analyze.rows import Comparison, Row
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
@@ -20,8 +21,6 @@ from bench.report.tables import Table
 
 Kind = Literal["fastest", "memory", "settings", "communication", "missing", "doubt"]
 
-SAVES = 0.1
-"""Share of the fastest row's memory that another must save to be named for it."""
 SLOWER = " Clearly slower: "
 PLACES = {
     "nodes": "{}",
@@ -162,7 +161,7 @@ def reference(found: Ranking, names: Names) -> str:
 
 def _memory(table: Table, found: Ranking, names: Names, place: str) -> Iterator[str]:
     def peak(row: Row) -> int | None:
-        return max(cells.known(cells.memory_of(row, table.memory)), default=None)
+        return max(cells.known(row.usual_peaks.get(table.memory, [])), default=None)
 
     best = found.best
     ranked = [best, *found.level, *(row for row, _ in found.behind)]
@@ -175,8 +174,8 @@ def _memory(table: Table, found: Ranking, names: Names, place: str) -> Iterator[
     if own and known[id(least)] < (1 - SAVES) * own and least.samples_per_s is not None:
         share = least.samples_per_s.value / best.samples_per_s.value
         yield (
-            f"Least memory{place}: {names(least)} with {_gib(known[id(least)])} GiB a device, where "
-            f"{names(best)} needs {_gib(own)}; it reaches {share:.0%} of its rate."
+            f"Least memory{place}: {names(least)} with {_gib(known[id(least)])} GiB a device, "
+            f"where {names(best)} needs {_gib(own)}; it reaches {share:.0%} of its rate."
         )
     limits = {
         row.max_batch.memory_limit_bytes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Literal
 
 from bench.analyze.checks import FLAGS, straggler
+from bench.analyze.rhythm import period_of
 from bench.analyze.rows import Row
 from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
@@ -59,6 +60,8 @@ BEYOND_SHARES = 10.0
 """Relative error that is no share of anything any more."""
 MOST_PLACES = 7
 """Decimal places of a share in percent: beyond, it is rounding in fp64."""
+GATHER, IN_OPTIMIZER = "all_gather", "zero"
+"""Operation that brings parameters together; strategy that sends them in its optimizer."""
 HOPELESS = 0.5
 """Noise floor above which strategies cannot be compared."""
 
@@ -143,7 +146,16 @@ def _late_note(row: Row) -> str | None:
 
 
 def _sync_note(row: Row) -> Iterator[str]:
-    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
+    if row.sync_cost is None:
+        if period_of(row.case) > 1 and row.communication is not None:
+            yield "no sync cost: ranks synchronise in the optimizer, which it leaves out"
+        return
+    operations = row.communication.collectives or [] if row.communication is not None else []
+    if any(one.op == GATHER for one in operations):
+        yield "sync cost: of gradients only; gathers of parameters go on without it"
+    elif row.case.strategy == IN_OPTIMIZER:
+        yield "sync cost: of gradients only; the optimizer, which sends parameters, is left out"
+    if row.sync_cost.low is None or row.sync_cost.low <= 0:
         yield "sync cost: too small to be told from the noise of its launch"
 
 
@@ -198,6 +210,20 @@ def _gain(row: Row) -> list[str]:
 
 def _is_slowdown(row: Row) -> bool:
     return row.speedup.verdict == "slower" and row.case.world_size > 1
+
+
+def baseline_notes(rows: Sequence[Row]) -> list[list[str]]:
+    """What each row's speedup is over, where not all of a table's are over the same row."""
+    by_id = {row.case.id: row for row in rows}
+    known = [by_id.get(row.speedup.against or "") for row in rows]
+    bases = {row.case.id for row in rows if row.speedup.is_baseline}
+    bases |= {base.case.id for base in known if base is not None}
+    name = variants(rows)
+    if len(bases) < 2:
+        return [[] for _ in rows]
+    return [
+        [] if base is None else [f"speedup: over {name(base.case)} on one device"] for base in known
+    ]
 
 
 def noise_sentence(rows: Sequence[Row]) -> str:

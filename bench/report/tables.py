@@ -167,7 +167,7 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
     further = [name for name in PEAKS if name != memory]
     columns = [
         Column("vs itself on 1", lambda row: cells.comparison(row.own_speedup)),
-        Column("step ms, median / p90", cells.step),
+        Column("step ms, mean / median / p90", cells.step),
         Column("GFLOP/s a device", cells.flops),
         Column("of its matrix rate", cells.utilisation),
         Column("collectives of a step", cells.collectives, is_text=True),
