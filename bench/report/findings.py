@@ -29,10 +29,12 @@ PLACES = {
     "optimizer": "{}",
     "data": "{} data",
     "seed": "seed {}",
-    "cores_per_device": "{} cores a device",
+    "cores_per_device": "{} a device",
     "global_batch": "global batch {}",
 }
 """Fields by which the rankings of a table may differ, in words."""
+COUNTED = {"nodes": "host", "cores_per_device": "core"}
+"""Those that are a number of something."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +99,8 @@ def _where(found: Ranking, ranked: Sequence[Ranking]) -> str:
             continue  # it follows from settings
         value = getattr(case, name)
         if len({getattr(other, name) for other in others}) > 1:
-            texts.append(plural(value, "host") if name == "nodes" else words.format(value))
+            count = plural(value, COUNTED[name]) if name in COUNTED else value
+            texts.append(words.format(count))
     return " ".join(texts[:1]) + "".join(f", {text}" for text in texts[1:])
 
 

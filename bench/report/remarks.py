@@ -156,8 +156,8 @@ def _baselines(measured: Sequence[Row], names: Names) -> Iterator[str]:
                 " baseline is too slow, or caches explain it"
             )
         if unlike:
-            who = names.many(unlike, sized=True)
-            pair = ("it", who) if "page_faults" in base.flags else (who, "it")
+            who, this = names.many(unlike, sized=True), "this baseline"
+            pair = (this, who) if "page_faults" in base.flags else (who, this)
             reasons.append(f"page faults slow {pair[0]} down, and not {pair[1]}")
         if reasons:
             yield f"Do not lean on speedups over {names.sized(base)}: {'; '.join(reasons)}."
