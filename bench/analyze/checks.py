@@ -90,7 +90,7 @@ FLAGS = {
     " torch's own class does nothing on a CPU; it copies within one memory, so that its place among"
     " the others does not carry over to devices",
     "no_sharding": "one device: there is nothing to shard",
-    "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is"
+    "fsdp_over_gloo": "gloo's reduce-scatter sends as much as an all-reduce, its all-gather is"
     " slow, and nothing overlaps: this says little about FSDP over NCCL",
     "fsdp_autocast": "autocast keeps a narrow copy of every weight from forward to backward and"
     " gathers wide ones; FSDP's own mixed_precision does neither",
@@ -105,8 +105,8 @@ FLAGS = {
     " after every micro-step, not once a step",
     "deepspeed_autocast": "under autocast DeepSpeed also communicates the weights and gradients of"
     " linear and convolutional layers in the narrow type: half the bytes of other rows",
-    "overhead_only": "the search for unused parameters costs time and finds none: this workload has"
-    " none",
+    "overhead_only": "the search for unused parameters finds none, since this workload has none:"
+    " whatever it costs is for nothing",
     "no_buffers": "broadcast_buffers makes no difference to a workload without buffers, such as"
     " those of batch norm",
     "hook_in_turn": "over gloo PowerSGD waits for each bucket before the next one is sent, since"

@@ -18,11 +18,12 @@ COMMUNICATION = {EXPOSED: "#d55e00", HIDDEN: "#e69f00", WAIT: "#cc79a7", REST: "
 THICK = 0.6
 """Of a lane, for the phases; communication has the rest."""
 PHASES_LABEL = (
-    "ms of a step: its phases, median of the slowest process, or mean where steps are unlike"
+    "ms of a step on the slowest process: medians of its phases,\nor means where steps are unlike"
 )
 BOTH_LABEL = (
-    "ms of a step. Upper bar: its phases, median of the slowest process, mean where steps are\n"
-    "unlike; lower bar: communication in a profiled step, which the profile may slow"
+    "ms of a step. Upper bar: its phases on the slowest process, medians,\n"
+    "or means where steps are unlike; lower bar: communication\n"
+    "in a profiled step, which the profile may slow"
 )
 
 
@@ -81,7 +82,7 @@ def step_figure(rows: Sequence[Row]) -> Any:
             axes,
             lane.part(0, share),
             phases_of(row),
-            {**PHASES, SELDOM: "#aa4499"},
+            {**PHASES, SELDOM: "#882255"},
             said=lane.name,
             unit="ms",
         )

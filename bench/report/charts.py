@@ -180,11 +180,15 @@ def _memory(rows: Sequence[Row], name: str) -> Any:
         rows, looks, f"peak {name} memory, GiB; in each lane one bar a device, the first on top"
     )
     for lane in lanes:
-        peaks = [] if lane.row.is_proved_wrong else known(memory_of(lane.row, name))
-        if not peaks:
+        peaks = [] if lane.row.is_proved_wrong else memory_of(lane.row, name)
+        if not known(peaks):
             mark_gap(axes, lane)
+            continue
         for index, peak in enumerate(peaks):
             top, height = lane.part(index / len(peaks), (index + 1) / len(peaks))
+            if peak is None:
+                mark_gap(axes, lane, "no figure", top + height / 2)
+                continue
             (bar,) = axes.barh(
                 top, peak / GIB, height, align="edge", color=looks.of(lane.row)[1],
                 edgecolor="#ffffff", linewidth=0.5 if len(peaks) > 1 else 0.0,

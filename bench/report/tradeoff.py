@@ -11,7 +11,7 @@ from bench.report import cells
 from bench.report.drawing import Looks, add_legend, missing_entries, new_figure, tell
 from bench.report.lanes import by_devices
 
-FRONT = "nothing is better in both"
+FRONT, NOT_RANKED = "nothing ranked is better in both", "hollow: not ranked"
 ALIKE = 0.02
 """Relative difference of memory up to which there is nothing to weigh."""
 
@@ -72,6 +72,11 @@ def tradeoff_figure(rows: Sequence[Row], memory: str) -> Any:
     points = [row for row in shown if has_both(row, memory)]
     for row in points:
         _point(axes, row, memory, looks, is_best=row in best)
+    if not all(map(is_comparable, points)):
+        axes.plot(
+            [], [], "o", color="#555555", markerfacecolor="none", linestyle="none",
+            label=NOT_RANKED,
+        )  # fmt: skip
     missing_entries(axes, [row for row in shown if not has_both(row, memory)], looks)
     top = 1.15 * max(map(_rate, points))
     ends = [row.samples_per_s.high for row in points if row.samples_per_s is not None]
@@ -96,7 +101,8 @@ def _point(axes: Any, row: Row, memory: str, looks: Looks, *, is_best: bool) -> 
         axes.plot([x, x], ends, color=colour, linewidth=0.9, alpha=0.5, zorder=2)
     (point,) = axes.plot(
         x, y, marker, color=colour, label=label, markersize=8 if is_best else 6, zorder=3,
-        markeredgecolor="#000000" if is_best else colour, markeredgewidth=1.2 if is_best else 0.5,
-        linestyle="none",
+        markeredgecolor="#000000" if is_best else colour,
+        markeredgewidth=0.5 if is_comparable(row) and not is_best else 1.2,
+        linestyle="none", markerfacecolor=colour if is_comparable(row) else "none",
     )  # fmt: skip
     tell(point, f"{label}: {cells.significant(x)} GiB, {cells.throughput(row)} {row.unit}s/s")
