@@ -13,8 +13,9 @@ import msgspec
 
 from bench.analyze.checks import FLAGS
 from bench.analyze.others import measured_against, unusable
+from bench.analyze.reach import are_alike, visible_of
 from bench.analyze.rows import Comparison, Row, family, noise_among
-from bench.analyze.stats import Estimate, Noise, are_alike, figure_of, holm, visible_of
+from bench.analyze.stats import Estimate, Noise, figure_of, holm
 from bench.analyze.verdicts import noise_floor, verdict_of
 from bench.plan.case import Case
 from bench.records.environment import Difference, differences

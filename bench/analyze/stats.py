@@ -23,10 +23,6 @@ CONFIDENCE = 0.95
 SAFETY = 1.2
 """Factor on the variance of a mean, set by simulation: it makes up for what launching again where
 intervals are wide, and tails that are not normal, take from the coverage."""
-POWER = 0.8
-"""Share of runs in which a change is found that is said to be one that could have been seen."""
-ALIKE = 0.05
-"""Chance of ratios that scatter as much, under which they are not one and the same."""
 LEAST_ROWS = 6
 """Rows that can say whether rows agree about their variance."""
 UNLIKE = 0.05
@@ -169,7 +165,7 @@ def ratio_of(
         below: likewise, of what it is compared with.
         noise: of the run.
     """
-    difference, squared_error, freedom = _difference(above, below, noise)
+    difference, squared_error, freedom = difference_of(above, below, noise)
     launches = min(len(above), len(below))
     return _estimate(difference, squared_error, freedom, launches)
 
@@ -184,78 +180,8 @@ def chance_of(
     """
     if min(len(above), len(below)) < 2:
         return None
-    difference, squared_error, freedom = _difference(above, below, noise)
+    difference, squared_error, freedom = difference_of(above, below, noise)
     return 2 * float(special.stdtr(freedom, -abs(difference) / math.sqrt(squared_error)))
-
-
-def reach_of(
-    above: Sequence[float],
-    below: Sequence[float],
-    noise: Noise = NOTHING_KNOWN,
-    comparisons: int = 1,
-) -> float | None:
-    """Difference of the logarithms from which ``chance_of`` calls two rows clearly different.
-
-    Args:
-        above: one positive figure per launch.
-        below: likewise.
-        noise: of the run.
-        comparisons: among which it must be clear: Holm asks for so much of the clearest.
-
-    Returns:
-        None where a row has one launch.
-    """
-    if min(len(above), len(below)) < 2:
-        return None
-    _, squared_error, freedom = _difference(above, below, noise)
-    return _student(freedom, (1 - CONFIDENCE) / comparisons) * math.sqrt(squared_error)
-
-
-def visible_of(
-    above: Sequence[float],
-    below: Sequence[float],
-    noise: Noise = NOTHING_KNOWN,
-    comparisons: int = 1,
-    floor: float = 0.0,
-) -> float | None:
-    """True difference of the logarithms that is called clear in ``POWER`` of such runs.
-
-    One that is as large as ``reach_of`` is seen in half of them: half of the time noise makes it
-    look smaller. So what that share of the noise takes away comes on top.
-
-    Args:
-        above: one positive figure per launch.
-        below: likewise.
-        noise: of the run.
-        comparisons: among which it must be clear.
-        floor: relative difference beyond which it must be seen.
-
-    Returns:
-        None where a row has one launch.
-    """
-    reach = reach_of(above, below, noise, comparisons)
-    if reach is None:
-        return None
-    _, squared_error, freedom = _difference(above, below, noise)
-    on_top = _student(freedom, 2 * (1 - POWER)) * math.sqrt(squared_error)
-    return max(reach, math.log1p(floor)) + on_top
-
-
-def are_alike(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], noise: Noise) -> bool:
-    """Whether ratios differ no more from each other than noise explains.
-
-    Cochran's Q: squared deviations from their weighted mean, over their variances (W. G. Cochran,
-    The combination of estimates from different experiments, Biometrics 10 (1954)).
-
-    Args:
-        pairs: figures above the line and below it, two launches or more each.
-        noise: of the run.
-    """
-    found = [_difference(above, below, noise) for above, below in pairs]
-    weights = [1 / squared_error for _, squared_error, _ in found]
-    mean = sum(w * log for w, (log, _, _) in zip(weights, found, strict=True)) / sum(weights)
-    score = sum(w * (log - mean) ** 2 for w, (log, _, _) in zip(weights, found, strict=True))
-    return float(special.chdtrc(len(found) - 1, score)) >= ALIKE
 
 
 def holm(chances: Sequence[float]) -> list[float]:
@@ -302,10 +228,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
-def _difference(
+def difference_of(
     above: Sequence[float], below: Sequence[float], noise: Noise
 ) -> tuple[float, float, float]:
-    """(difference of the logarithms, its variance, degrees of freedom of that variance)."""
+    """(difference of the logarithms, its variance, degrees of freedom of that variance).
+
+    Args:
+        above: one positive figure per launch.
+        below: likewise.
+        noise: of the run.
+    """
     first, second = centre_of(above, noise), centre_of(below, noise)
     squared_error = first.squared_error + second.squared_error
     parts = [
@@ -323,7 +255,7 @@ def exponential(log: float) -> float:
 def _estimate(log: float, squared_error: float, freedom: float, launches: int) -> Estimate:
     if launches < 2:
         return Estimate(value=exponential(log), launches=launches)
-    reach = _student(freedom) * math.sqrt(squared_error)
+    reach = student(freedom) * math.sqrt(squared_error)
     return Estimate(
         value=exponential(log),
         low=exponential(log - reach),
@@ -336,7 +268,7 @@ def _variance(values: Sequence[float]) -> float:
     return max(statistics.variance([math.log(value) for value in values]), LEAST_VARIANCE)
 
 
-def _student(freedom: float, chance: float = 1 - CONFIDENCE) -> float:
+def student(freedom: float, chance: float = 1 - CONFIDENCE) -> float:
     """Standard errors that are exceeded, on either side, with a chance."""
     if math.isinf(freedom):
         return float(special.ndtri(1 - chance / 2))

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Literal
 
-from bench.analyze.checks import FLAGS, straggler
-from bench.analyze.rhythm import period_of
+from bench.analyze.checks import FLAGS
 from bench.analyze.rows import Row
 from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import Case
+from bench.report.notes_details import notes_of_details, sync_notes
 
 Which = Literal["scaling", "details", "batches", "terminal", "settings", "changes"]
 """The first table of a workload in a report, its second, that of largest batches, and the short one
@@ -60,8 +60,6 @@ BEYOND_SHARES = 10.0
 """Relative error that is no share of anything any more."""
 MOST_PLACES = 7
 """Decimal places of a share in percent: beyond, it is rounding in fp64."""
-GATHER, IN_OPTIMIZER = "all_gather", "zero"
-"""Operation that brings parameters together; strategy that sends them in its optimizer."""
 HOPELESS = 0.5
 """Noise floor above which strategies cannot be compared."""
 
@@ -103,10 +101,10 @@ def notes_of(row: Row, table: Which) -> list[str]:
         notes = [note for note in notes if note.partition(":")[0] not in DETAILED_FLAGS]
     if table == "details":
         notes = [note for note in notes if note.partition(":")[0] in DETAILED_FLAGS]
-        return list(dict.fromkeys([*notes, *_notes_of_details(row)]))
+        return list(dict.fromkeys([*notes, *notes_of_details(row)]))
     if table in {"settings", "changes"}:
         notes = [note for note in notes if note.partition(":")[0] not in SCALING_FLAGS]
-        known = [] if table == "changes" else [*notes, *_sync_note(row)]  # a terminal has said them
+        known = [] if table == "changes" else [*notes, *sync_notes(row)]  # a terminal has said them
         return list(dict.fromkeys([*known, *_notes_of_setting(row)]))
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
     if row.same_buckets_as is not None:
@@ -122,41 +120,6 @@ def notes_of(row: Row, table: Which) -> list[str]:
     if deviation := deviation_of(row):
         notes.append(f"{parity_of(row)}, {deviation}")
     return list(dict.fromkeys(notes))
-
-
-def _notes_of_details(row: Row) -> Iterator[str]:
-    """What figures of time do not say by themselves."""
-    if row.samples_per_s is not None and row.own_speedup.reason is not None:
-        yield f"not compared with itself: {row.own_speedup.reason}"
-    yield from _sync_note(row)
-    if (late := _late_note(row)) is not None:
-        yield late
-
-
-def _late_note(row: Row) -> str | None:
-    """Which rank the others wait for, where one stands out."""
-    found = row.communication
-    rank = None if found is None else straggler(found)
-    if found is None or rank is None or not found.wait_s:
-        return None
-    return (
-        f"the others wait for rank {rank}: {found.wait_s * 1e3:.0f} ms a step, and it causes"
-        f" {found.late_share:.0%} of all waiting"
-    )
-
-
-def _sync_note(row: Row) -> Iterator[str]:
-    if row.sync_cost is None:
-        if period_of(row.case) > 1 and row.communication is not None:
-            yield "no sync cost: ranks synchronise in the optimizer, which it leaves out"
-        return
-    operations = row.communication.collectives or [] if row.communication is not None else []
-    if any(one.op == GATHER for one in operations):
-        yield "sync cost: of gradients only; gathers of parameters go on without it"
-    elif row.case.strategy == IN_OPTIMIZER:
-        yield "sync cost: of gradients only; the optimizer, which sends parameters, is left out"
-    if row.sync_cost.low is None or row.sync_cost.low <= 0:
-        yield "sync cost: too small to be told from the noise of its launch"
 
 
 def _notes_of_setting(row: Row) -> Iterator[str]:

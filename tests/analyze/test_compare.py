@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from bench.analyze.compare import Compared, Side, compared, counts, judge
+from bench.analyze.reach import reach_of
 from bench.analyze.scaling import rows_of
-from bench.analyze.stats import chance_of, ratio_of, reach_of
+from bench.analyze.stats import chance_of, ratio_of
 from bench.plan.case import Case, identify
 from bench.records.environment import differences, fingerprint
 from bench.records.record import Parity, Record
