@@ -178,5 +178,5 @@ def _widths(measured: Sequence[Row], names: Names) -> Iterator[str]:
 
 def _which(some: Sequence[Row], rows: Sequence[Row], names: Names, *, every: str = "all") -> str:
     if len(some) == len(rows) > 1:
-        return f"{every} {len(rows)} rows"
+        return "both rows" if every == "all" and len(rows) == 2 else f"{every} {len(rows)} rows"
     return names.many(some, sized=True)

@@ -234,7 +234,7 @@ def test_wide_intervals_are_no_doubt_but_what_is_known() -> None:
     rows = rows_of([], measured(pair("ddp"), 90, 100, 110))
     assert of("doubt", rows)[-1] == "The figure of ddp x2 is known to ± 28% only."
     both = [*measured(pair("ddp"), 90, 100, 110), *measured(pair("fsdp"), 80, 100, 120)]
-    assert "Figures of all 2 rows are known to ± 28% to ± 58% only." in of(
+    assert "Figures of both rows are known to ± 28% to ± 58% only." in of(
         "doubt", rows_of([], both)
     )
 
