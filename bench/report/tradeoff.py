@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.analyze.ranking import is_comparable
+from bench.analyze.ranking import is_comparable, place
 from bench.analyze.rows import Row
 from bench.report import cells
 from bench.report.drawing import Looks, add_legend, missing_entries, new_figure, tell
@@ -41,6 +41,14 @@ def front(rows: Sequence[Row], memory: str) -> list[Row]:
     return found
 
 
+def _by_place(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that may be ranked with each other: of as many hosts, with links of one speed."""
+    places: dict[object, list[Row]] = {}
+    for row in rows:
+        places.setdefault(place(row.case), []).append(row)
+    return list(places.values())
+
+
 def _rate(row: Row) -> float:
     return 0.0 if row.samples_per_s is None else row.samples_per_s.value * row.units_per_sample
 
@@ -62,13 +70,15 @@ def tradeoff_figure(rows: Sequence[Row], memory: str) -> Any:
         return None
     looks = Looks(rows)
     figure, axes = new_figure(6.8, 4.4)
-    best = front(shown, memory)
-    places = [((peak_of(row, memory) or 0) / cells.GIB, _rate(row)) for row in best]
-    if len(places) > 1:
-        axes.step(
-            [x for x, _ in places], [y for _, y in places], "--", where="post", color="#777777",
-            linewidth=1, label=FRONT, zorder=1,
-        )  # fmt: skip
+    best = []
+    for some in _by_place(shown):
+        ends = front(some, memory)
+        best += ends
+        if len(ends) > 1:
+            axes.step(
+                [(peak_of(row, memory) or 0) / cells.GIB for row in ends], list(map(_rate, ends)),
+                "--", where="post", color="#777777", linewidth=1, label=FRONT, zorder=1,
+            )  # fmt: skip
     points = [row for row in shown if has_both(row, memory)]
     for row in points:
         _point(axes, row, memory, looks, is_best=row in best)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from bench.analyze.scaling import rows_of
 from bench.report.sweeps import sweeps_of
-from bench.report.tradeoff import front, shown_rows, tradeoff_figure
+from bench.report.tradeoff import FRONT, front, shown_rows, tradeoff_figure
 from tests.fakes import make_case
 from tests.report.made_settings import settings_rows
 from tests.report.test_findings import measured
@@ -45,6 +45,20 @@ def test_what_is_not_ranked_is_hollow() -> None:
     assert points["dp (reference)"].get_markerfacecolor() == "none"
     assert points["ddp"].get_markerfacecolor() != "none"
     assert {"nothing ranked is better in both", "hollow: not ranked"} <= points.keys()
+
+
+def test_each_speed_of_the_links_has_its_own_front() -> None:
+    records = [
+        record
+        for link, factor in (("1gbit", 1), ("10gbit", 3))
+        for name, rate, gib in (("fsdp", 50, 0.25), ("ddp", 90, 1.0))
+        for record in measured(
+            make_case(strategy=name, world_size=2, nodes=2, link=link), factor * rate, gib=gib
+        )
+    ]
+    figure = tradeoff_figure(rows_of([], records), "tensor")
+    fronts = [line for line in figure.axes[0].lines if line.get_label() == FRONT]
+    assert [list(map(round, line.get_ydata())) for line in fronts] == [[50, 90], [150, 270]]
 
 
 def test_a_sweep_has_at_least_three_sizes_in_order_and_nothing_else_differs() -> None:
