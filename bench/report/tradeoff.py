@@ -72,11 +72,11 @@ def tradeoff_figure(rows: Sequence[Row], memory: str) -> Any:
     figure, axes = new_figure(6.8, 4.4)
     best = []
     for some in _by_place(shown):
-        ends = front(some, memory)
-        best += ends
-        if len(ends) > 1:
+        edge = front(some, memory)
+        best += edge
+        if len(edge) > 1:
             axes.step(
-                [(peak_of(row, memory) or 0) / cells.GIB for row in ends], list(map(_rate, ends)),
+                [(peak_of(row, memory) or 0) / cells.GIB for row in edge], list(map(_rate, edge)),
                 "--", where="post", color="#777777", linewidth=1, label=FRONT, zorder=1,
             )  # fmt: skip
     points = [row for row in shown if has_both(row, memory)]
