@@ -86,11 +86,13 @@ FLAGS = {
     " room, which waits for the device: a smaller batch may well be faster",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
     " back to the system and asks for again, which says nothing of the strategy",
+    "page_faults_differ": "page faults slow down this row and not the baseline of its speedup, or"
+    " the other way round: the speedup is one of the allocator, too",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
     " torch's own class does nothing on a CPU; it copies within one memory, so that its place among"
     " the others does not carry over to devices",
     "no_sharding": "one device: there is nothing to shard",
-    "fsdp_over_gloo": "gloo's reduce-scatter costs as much as an all-reduce, its all-gather is"
+    "fsdp_over_gloo": "gloo's reduce-scatter sends as much as an all-reduce, its all-gather is"
     " slow, and nothing overlaps: this says little about FSDP over NCCL",
     "fsdp_autocast": "autocast keeps a narrow copy of every weight from forward to backward and"
     " gathers wide ones; FSDP's own mixed_precision does neither",
@@ -105,8 +107,8 @@ FLAGS = {
     " after every micro-step, not once a step",
     "deepspeed_autocast": "under autocast DeepSpeed also communicates the weights and gradients of"
     " linear and convolutional layers in the narrow type: half the bytes of other rows",
-    "overhead_only": "the search for unused parameters costs time and finds none: this workload has"
-    " none",
+    "overhead_only": "the search for unused parameters finds none, since this workload has none:"
+    " whatever it costs is for nothing",
     "no_buffers": "broadcast_buffers makes no difference to a workload without buffers, such as"
     " those of batch norm",
     "hook_in_turn": "over gloo a hook of several messages waits for each bucket before the next one"
@@ -173,7 +175,7 @@ def flags_of_figures(
         devices: of the row.
         speedup: over one device; None for that one itself.
         rate: throughput.
-        step_s: a step of the timing pass.
+        step_s: a step of the timing pass, its mean, as a profiled one is.
         communication: of the row's own pass.
         sync_cost: likewise, with its interval.
         link_bytes_per_s: of the slowest link between the devices, where it is known.

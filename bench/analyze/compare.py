@@ -13,8 +13,9 @@ import msgspec
 
 from bench.analyze.checks import FLAGS
 from bench.analyze.others import measured_against, unusable
-from bench.analyze.rows import Comparison, Row, family
-from bench.analyze.stats import Estimate, Noise, figure_of, holm, noise_of, reach_of
+from bench.analyze.reach import are_alike, visible_of
+from bench.analyze.rows import Comparison, Row, family, noise_among
+from bench.analyze.stats import Estimate, Noise, figure_of, holm
 from bench.analyze.verdicts import noise_floor, verdict_of
 from bench.plan.case import Case
 from bench.records.environment import Difference, differences
@@ -35,6 +36,8 @@ CONDITIONS = frozenset(
     }
 )
 """Flags of how a figure was made that must be told where the other one does not have them."""
+ONE_WAY = 0.9
+"""Share of pairs that became slower, or faster, in which a whole run moved."""
 LEAST_PAIRS = 5
 """Pairs that can say whether all of them moved alike."""
 
@@ -56,7 +59,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     change: Comparison
     """Of the new throughput over the old; or why there is none."""
     smallest: float | None = None
-    """The least slowdown that would have been clear, such as 0.05; None where none would be."""
+    """The least true slowdown that is called clear in four of five such comparisons, were it the
+    clearest of all, such as 0.05; None where none would be."""
     notes: list[str] = []
     """What speaks against reading the change as it stands."""
 
@@ -80,7 +84,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     unlike: list[Difference]
     """What the environments do not share; nothing where changes are of the code alone."""
     shift: Estimate | None
-    """By what all pairs changed together, if there are enough of them."""
+    """By what all pairs changed together; None where they are few, or did not move alike."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +113,7 @@ def compared(base: Side, new: Side) -> Compared:
         TypeError, AttributeError: an environment is none.
     """
     found = list(_paired(base.rows, new.rows))
-    noise = noise_of(row.figures for row in (*base.rows, *new.rows) if row.figures)
+    noise = noise_among([*base.rows, *new.rows])
     floors = _Floors(base.rows, new.rows)
     comparable = [(pair, _against(pair, base.info, new.info, noise)) for pair in found]
     chances = [change.chance for _, change in comparable if change.chance is not None]
@@ -121,8 +125,10 @@ def compared(base: Side, new: Side) -> Compared:
             told = msgspec.structs.replace(
                 change, verdict=verdict_of(change.ratio, next(corrected), floor)
             )
-            reach = reach_of(pair.new.figures, pair.base.figures, noise, len(chances))
-            smallest = None if reach is None else -math.expm1(-max(reach, math.log1p(floor or 0)))
+            visible = visible_of(
+                pair.new.figures, pair.base.figures, noise, len(chances), floor or 0.0
+            )
+            smallest = None if visible is None else -math.expm1(-visible)
         pairs.append(msgspec.structs.replace(pair, change=told, smallest=smallest))
     known = {row.case.id for pair in pairs for row in (pair.base, pair.new)}
     return Compared(
@@ -132,7 +138,7 @@ def compared(base: Side, new: Side) -> Compared:
         only_base=[row for row in base.rows if row.case.id not in known],
         only_new=[row for row in new.rows if row.case.id not in known],
         unlike=differences(base.info.environment, new.info.environment),
-        shift=_shift(pairs),
+        shift=_shift(pairs, noise),
     )
 
 
@@ -245,9 +251,19 @@ class _Floors:
         return self._known[key]
 
 
-def _shift(pairs: Sequence[Pair]) -> Estimate | None:
-    ratios = [pair.change.ratio.value for pair in pairs if pair.change.ratio is not None]
-    return figure_of(ratios) if len(ratios) >= LEAST_PAIRS else None
+def _shift(pairs: Sequence[Pair], noise: Noise) -> Estimate | None:
+    """What moved all pairs: their ratios agree within their noise, or nearly all go one way.
+
+    A change of some cases alone has a mean, too, and is no day on which the machine was slower.
+    """
+    moved = [pair for pair in pairs if pair.change.chance is not None]
+    ratios = [pair.change.ratio.value for pair in moved if pair.change.ratio is not None]
+    if len(ratios) < LEAST_PAIRS:
+        return None
+    down = sum(ratio < 1 for ratio in ratios)
+    is_one_way = max(down, len(ratios) - down) >= ONE_WAY * len(ratios)
+    figures = [(pair.new.figures, pair.base.figures) for pair in moved]
+    return figure_of(ratios) if is_one_way or are_alike(figures, noise) else None
 
 
 def counts(found: Compared) -> Mapping[str, int]:

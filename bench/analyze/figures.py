@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from bench.analyze.checks import flags_of_steps
 from bench.analyze.launches import Launch
+from bench.analyze.rhythm import period_of, round_means
 from bench.analyze.rows import PEAKS, Row
 from bench.analyze.stats import (
     Estimate,
@@ -97,11 +98,12 @@ def row_of(
         training=[one.training for one in latest if one.training is not None],
         flags=list(flags),
         launch_problems=[problem for record in latest for problem in _problems(record)],
-        sync_cost=_sync_cost(latest),
+        sync_cost=_sync_cost(case, latest),
         input=next((one.input for one in good if one.input), None),
         compute=next((one.compute for one in good if one.compute), None),
         communication=next((one.communication for one in latest if one.communication), None),
-        peaks=_peaks(latest),
+        peaks=_peaks(latest, max),
+        usual_peaks=_peaks(latest, statistics.median_high),
         held_bytes=list(_held(latest)),
         memory=next((one.memory for one in latest if one.memory and one.memory.timeline), None),
         compilation=next((one.compilation for one in good if one.compilation), None),
@@ -147,7 +149,10 @@ def _why_not_searched(record: Record | None) -> str | None:
     return f"{record.status.replace('_', ' ')}: {record.reason}"
 
 
-def _sync_cost(records: Iterable[Record]) -> Estimate | None:
+def _sync_cost(case: Case, records: Iterable[Record]) -> Estimate | None:
+    """Up to the optimizer: of a strategy that synchronises in it, that would be of nothing."""
+    if period_of(case) > 1:
+        return None
     for record in records:
         if record.communication is not None and record.communication.sync_pairs_s:
             return median_of_differences(record.communication.sync_pairs_s)
@@ -162,6 +167,7 @@ def _with_figures(row: Row, good: Sequence[Record], noise: Noise) -> Row:
         for record in good
         if record.timing is not None
     ]
+    rounds = [round_means(steps, period_of(row.case)) for steps in steps_of_launches]
     return msgspec.structs.replace(
         row,
         samples_per_s=figure_of(row.figures, noise),
@@ -169,10 +175,11 @@ def _with_figures(row: Row, good: Sequence[Record], noise: Noise) -> Row:
         unit=throughput.unit,
         units_per_sample=throughput.units_per_sample,
         # Of each launch, then over launches: pooled, a slow launch would look like slow steps.
+        step_mean_s=statistics.median(map(statistics.fmean, steps_of_launches)),
         step_median_s=statistics.median(percentile(steps, 50) for steps in steps_of_launches),
         step_p90_s=statistics.median(percentile(steps, 90) for steps in steps_of_launches),
         phases=_median_phases(good),
-        flags=[*row.flags, *flags_of_steps(steps_of_launches)],
+        flags=[*row.flags, *flags_of_steps(rounds)],
     )
 
 
@@ -180,15 +187,17 @@ def _slowest(step_s: list[list[float]], window_s: list[float]) -> list[float]:
     return step_s[window_s.index(max(window_s))]
 
 
-def _peaks(records: Iterable[Record]) -> dict[str, list[int | None]]:
-    """The figures that exist, as a maximum over launches and passes for each device."""
+def _peaks(
+    records: Iterable[Record], combine: Callable[[list[int]], int]
+) -> dict[str, list[int | None]]:
+    """The figures that exist, combined over launches and passes for each device."""
     found: dict[str, list[int | None]] = {}
     memories = [record.memory for record in records if record.memory is not None]
     for name, field in PEAKS.items():
         lists = [getattr(memory, field) for memory in memories]
         if any(value is not None for values in lists for value in values):
             found[name] = [
-                max((value for value in device if value is not None), default=None)
+                combine(values) if (values := [one for one in device if one is not None]) else None
                 for device in itertools.zip_longest(*lists)
             ]
     return found

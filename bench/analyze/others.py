@@ -57,6 +57,10 @@ class Others:
         for group in groups_of(rows):
             self._plain[group_key(group[0].case)] = plain_of(group)
 
+    def by_id(self, id_: str | None) -> Row | None:
+        """The row of a case; None where there is none."""
+        return self._by_id.get(id_ or "")
+
     def baselines(self, row: Row) -> list[Row]:
         """One device without a wrapper, on the same model."""
         return self._baselines.get(_workload(row.case), [])

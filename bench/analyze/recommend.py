@@ -10,12 +10,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from bench.analyze.others import measured_against, unusable
-from bench.analyze.rows import Comparison, Row, family
-from bench.analyze.stats import Noise, holm, noise_of
-from bench.analyze.verdicts import noise_floor, verdict_of
+from bench.analyze.others import unusable
+from bench.analyze.ranking import (
+    Group,
+    fastest_on_fewer,
+    floor_of,
+    leads,
+    place,
+    problem,
+    rate,
+)
+from bench.analyze.rows import Comparison, Row
 from bench.errors import plural
-from bench.plan.case import Case
 
 GIB = 2**30
 NEEDS: Mapping[bool, tuple[str, ...]] = {
@@ -23,6 +29,8 @@ NEEDS: Mapping[bool, tuple[str, ...]] = {
     False: ("driver", "reserved", "tensor"),
 }
 """Whether a device is a CPU's cores -> peaks that must fit, the most honest first."""
+SAVES = 0.1
+"""Share of another row's memory that a row must save for it to be more than noise."""
 PROVED = frozenset({"exact", "within_precision"})
 
 
@@ -97,45 +105,63 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def with_less(self) -> Row | None:
         """A row on fewer devices that did at least as much, if there is one: the fastest."""
         best = self.best
-        if best is None or best.samples_per_s is None:
+        if best is None:
             return None
-        fewer = [
-            row
-            for row in self.rows
-            if row.case.world_size < self.devices and _why_not(row, None) is None
-        ]
-        fastest = max(fewer, key=_rate, default=None)
-        return fastest if fastest and _rate(fastest) >= best.samples_per_s.value else None
+        return fastest_on_fewer(best, [row for row in self.rows if _why_not(row, None) is None])
 
 
 def recommend(
     rows: Sequence[Row], *, devices: int | None = None, memory_bytes: float | None = None
 ) -> list[Answer]:
-    """An answer for each workload of a run, in the order of its rows.
+    """An answer for each workload of a run, and each speed of its links, in the order of its rows.
 
     Args:
         rows: of one run.
         devices: to be used; None for as many as were measured at most.
         memory_bytes: of each device; None for no limit.
     """
-    noise = noise_of(row.figures for row in rows if row.figures)
     groups: dict[object, list[Row]] = {}
     for row in rows:
-        groups.setdefault(_problem(row.case), []).append(row)
-    return [_answer(group, devices, memory_bytes, noise) for group in groups.values()]
+        groups.setdefault(problem(row.case), []).append(row)
+    answers = [
+        _answer(some, devices, memory_bytes)
+        for group in groups.values()
+        for some in _by_place(group, devices)
+    ]
+    chosen = [answer for answer in answers if answer.eligible]
+    every = leads(
+        [Group(rows=one.eligible, floor=floor_of(one.eligible[0].case, rows)) for one in chosen],
+        rows,
+    )
+    known = dict(zip(map(id, chosen), every, strict=True))
+    return [msgspec.structs.replace(one, leads=known.get(id(one), [])) for one in answers]
 
 
-def _problem(case: Case) -> object:
-    """Equal for cases that train the same: what strategies and settings change is free."""
-    size = case.global_batch if case.scaling == "strong" else None
-    data = str((case.data, case.data_options))
-    return family(case), case.optimizer, data, case.seed, case.cores_per_device, size
+def _size(rows: Sequence[Row], asked: int | None) -> int:
+    """Devices to be used: the most on which anything was measured, unless asked for."""
+    sizes = [row.case.world_size for row in rows if row.samples_per_s is not None]
+    return asked or max(sizes, default=max(row.case.world_size for row in rows))
 
 
-def _answer(rows: list[Row], asked: int | None, memory_bytes: float | None, noise: Noise) -> Answer:
-    sizes = sorted({row.case.world_size for row in rows if row.samples_per_s is not None})
-    planned = max(row.case.world_size for row in rows)
-    devices = asked or max(sizes, default=planned)
+def _by_place(rows: list[Row], asked: int | None) -> list[list[Row]]:
+    """The rows of a problem once for each place in which so many devices are.
+
+    Those on fewer devices of one host, which have no link, go with each.
+    """
+    size = _size(rows, asked)
+    places = dict.fromkeys(place(row.case) for row in rows if row.case.world_size == size)
+    return [
+        [
+            row
+            for row in rows
+            if place(row.case) == one or (row.case.nodes == 1 and row.case.world_size != size)
+        ]
+        for one in places
+    ] or [rows]
+
+
+def _answer(rows: list[Row], asked: int | None, memory_bytes: float | None) -> Answer:
+    devices = _size(rows, asked)
     eligible, ruled_out = [], []
     for row in rows:
         if row.case.world_size != devices:
@@ -145,7 +171,7 @@ def _answer(rows: list[Row], asked: int | None, memory_bytes: float | None, nois
             eligible.append(row)
         else:
             ruled_out.append(RuledOut(row=row, reason=reason))
-    eligible.sort(key=_rate, reverse=True)
+    eligible.sort(key=rate, reverse=True)
     if eligible:
         own = eligible[0].environment
         ruled_out += [
@@ -159,40 +185,25 @@ def _answer(rows: list[Row], asked: int | None, memory_bytes: float | None, nois
         devices=devices,
         is_asked=asked is not None,
         eligible=eligible,
-        leads=_leads(eligible, noise, noise_floor(rows, devices)),
+        leads=[],
         ruled_out=ruled_out,
-        measured_on=sizes,
+        measured_on=sorted({row.case.world_size for row in rows if row.samples_per_s is not None}),
     )
 
 
-def _rate(row: Row) -> float:
-    return 0.0 if row.samples_per_s is None else row.samples_per_s.value
-
-
-def _leads(eligible: Sequence[Row], noise: Noise, floor: float | None) -> list[Comparison]:
-    """The first one against each of the others, with verdicts.
-
-    Which row is the first was seen in the same figures. So all pairs are counted among which it
-    could have been, those not looked at as if nothing spoke for a difference.
-    """
-    if len(eligible) < 2:
-        return []
-    best, *others = eligible
-    found = [measured_against(best, row, noise) for row in others]
-    unseen = len(others) * (len(others) - 1) // 2
-    chances = holm([*(1.0 if one.chance is None else one.chance for one in found), *[1.0] * unseen])
-    return [
-        one
-        if one.chance is None or one.ratio is None
-        else msgspec.structs.replace(one, verdict=verdict_of(one.ratio, chance, floor))
-        for one, chance in zip(found, chances, strict=False)
-    ]
-
-
 def need_of(row: Row) -> Need | None:
-    """The memory that a row takes; None where it was not measured."""
+    """The most memory that a row took in any launch; None where it was not measured."""
+    return _need(row, row.peaks)
+
+
+def usual_need_of(row: Row) -> Need | None:
+    """What it took in the median launch, to be compared with others: a maximum is of one."""
+    return _need(row, row.usual_peaks)
+
+
+def _need(row: Row, peaks: Mapping[str, Sequence[int | None]]) -> Need | None:
     for kind in NEEDS[row.case.device == "cpu"]:
-        known = [peak for peak in row.peaks.get(kind, []) if peak is not None and peak > 0]
+        known = [peak for peak in peaks.get(kind, []) if peak is not None and peak > 0]
         if known:
             return Need(kind=kind, bytes=max(known))
     return None

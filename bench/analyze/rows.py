@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from bench.analyze.launches import Launch
 from bench.analyze.stats import (
     Estimate,
+    Noise,
+    noise_of,
 )
 from bench.plan.case import Case
 from bench.records.record import (
@@ -67,6 +70,8 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison
     """The second over the first."""
     launches: list[Launch] = []
+    figures: list[float] = []
+    """Of those, as far as each counts."""
     problems: list[str] = []
     """Its launches that gave no result, with their reasons."""
 
@@ -105,10 +110,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     rung_below: str | None = None
     """Id of the case that it adds one more setting to; None for what is no rung, or the lowest."""
     twin: Twin | None = None
+    step_mean_s: float | None = None
+    """Of the window, on its slowest process; median over the launches, as are the next two."""
     step_median_s: float | None = None
     step_p90_s: float | None = None
     peaks: dict[str, list[int | None]] = {}
     """Peaks of memory in bytes by ``PEAKS``'s names: per device, largest over the launches."""
+    usual_peaks: dict[str, list[int | None]] = {}
+    """Likewise, the median over the launches: what rows are compared in."""
     held_bytes: list[int | None] = []
     """Of what lives from step to step, per device."""
     memory: Memory | None = None
@@ -119,6 +128,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first timing launch that succeeded, where batches came through a loader."""
     compute: Compute | None = None
     """Of its first launch."""
+    matrix_flops_per_s: float | None = None
+    """What a device does in products of matrices alone: median over the run's rows on as many
+    devices of one kind, in one precision. Each row has measured it once, and that scatters."""
     communication: Communication | None = None
     sync_cost: Estimate | None = None
     compilation: Compilation | None = None
@@ -167,7 +179,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def utilisation(self) -> float | None:
         """That, over what all devices do in products of matrices alone."""
-        rate = self.compute.matrix_flops_per_s if self.compute is not None else None
+        rate = self.matrix_flops_per_s
         if self.flops_per_s is None or not rate:
             return None
         return self.flops_per_s / (rate * self.case.world_size)
@@ -177,6 +189,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the figure must not be used: shown struck out, and compared with nothing."""
         failed = self.parity is not None and self.parity.verdict == "failed"
         return failed or not BROKEN_FLAGS.isdisjoint(self.flags)
+
+
+def noise_among(rows: Iterable[Row]) -> Noise:
+    """What the rows of a run say together of its launches' scatter: repeats of a case count, too.
+
+    Of all rows of a run it is what their own figures were made with.
+    """
+    every = [(row.figures, row.twin.figures if row.twin is not None else []) for row in rows]
+    return noise_of(figures for pair in every for figures in pair if figures)
 
 
 def family(case: Case) -> object:

@@ -7,6 +7,7 @@ same strategy on one device.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -71,9 +72,27 @@ def rows_of(
         if has_two_levels([one.figure for one in launches[id_]], LEAST_LAUNCHES):
             flags["bimodal"] = None
         rows.append(msgspec.structs.replace(row, flags=list(flags), rung_below=below.get(id_)))
-    rows = _with_twins(rows, noise)
+    rows = _with_twins(_with_matrix_rates(rows), noise)
     others = Others(rows)
     return judged([_compared(row, others, noise, link_bytes_per_s) for row in rows])
+
+
+def _with_matrix_rates(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the rate in products of matrices that all like them have measured."""
+    rates: dict[object, list[float]] = {}
+    for row in rows:
+        if row.compute is not None and row.compute.matrix_flops_per_s:
+            rates.setdefault(_kind_of_device(row.case), []).append(row.compute.matrix_flops_per_s)
+    medians = {kind: statistics.median(some) for kind, some in rates.items()}
+    return [
+        msgspec.structs.replace(row, matrix_flops_per_s=medians.get(_kind_of_device(row.case)))
+        for row in rows
+    ]
+
+
+def _kind_of_device(case: Case) -> object:
+    env = tuple(sorted(case.env.items(), key=str))
+    return case.device, case.cores_per_device, case.precision, case.world_size, case.nodes, env
 
 
 def _with_twins(rows: Sequence[Row], noise: Noise) -> list[Row]:
@@ -95,7 +114,12 @@ def _twin(row: Row, twin: Row, noise: Noise) -> Twin:
         comparison = Comparison(ratio=ratio_of(twin.figures, row.figures, noise))
     else:
         comparison = Comparison(reason=twin.reason if row.launches else row.reason)
-    return Twin(comparison=comparison, launches=twin.launches, problems=twin.launch_problems)
+    return Twin(
+        comparison=comparison,
+        launches=twin.launches,
+        figures=twin.figures,
+        problems=twin.launch_problems,
+    )
 
 
 def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | None) -> Row:
@@ -110,15 +134,18 @@ def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | 
         same_buckets_as=others.same_buckets_as(row),
     )
     row = _with_settings(row, others, noise)
+    baseline = others.by_id(row.speedup.against)
     flags = flags_of_figures(
         devices=row.case.world_size,
         speedup=None if row.speedup.is_baseline else row.speedup.ratio,
         rate=row.samples_per_s,
-        step_s=row.step_median_s,
+        step_s=row.step_mean_s,
         communication=row.communication,
         sync_cost=row.sync_cost,
         link_bytes_per_s=link_bytes_per_s,
     )
+    if baseline is not None and ("page_faults" in row.flags) != ("page_faults" in baseline.flags):
+        flags.append("page_faults_differ")
     return msgspec.structs.replace(row, flags=[*row.flags, *flags, *flags_of_loading(row)])
 
 

@@ -165,7 +165,7 @@ def ratio_of(
         below: likewise, of what it is compared with.
         noise: of the run.
     """
-    difference, squared_error, freedom = _difference(above, below, noise)
+    difference, squared_error, freedom = difference_of(above, below, noise)
     launches = min(len(above), len(below))
     return _estimate(difference, squared_error, freedom, launches)
 
@@ -180,31 +180,8 @@ def chance_of(
     """
     if min(len(above), len(below)) < 2:
         return None
-    difference, squared_error, freedom = _difference(above, below, noise)
+    difference, squared_error, freedom = difference_of(above, below, noise)
     return 2 * float(special.stdtr(freedom, -abs(difference) / math.sqrt(squared_error)))
-
-
-def reach_of(
-    above: Sequence[float],
-    below: Sequence[float],
-    noise: Noise = NOTHING_KNOWN,
-    comparisons: int = 1,
-) -> float | None:
-    """Difference of the logarithms from which ``chance_of`` calls two rows clearly different.
-
-    Args:
-        above: one positive figure per launch.
-        below: likewise.
-        noise: of the run.
-        comparisons: among which it must be clear: Holm asks for so much of the clearest.
-
-    Returns:
-        None where a row has one launch.
-    """
-    if min(len(above), len(below)) < 2:
-        return None
-    _, squared_error, freedom = _difference(above, below, noise)
-    return _student(freedom, (1 - CONFIDENCE) / comparisons) * math.sqrt(squared_error)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
@@ -251,10 +228,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
-def _difference(
+def difference_of(
     above: Sequence[float], below: Sequence[float], noise: Noise
 ) -> tuple[float, float, float]:
-    """(difference of the logarithms, its variance, degrees of freedom of that variance)."""
+    """(difference of the logarithms, its variance, degrees of freedom of that variance).
+
+    Args:
+        above: one positive figure per launch.
+        below: likewise.
+        noise: of the run.
+    """
     first, second = centre_of(above, noise), centre_of(below, noise)
     squared_error = first.squared_error + second.squared_error
     parts = [
@@ -272,7 +255,7 @@ def exponential(log: float) -> float:
 def _estimate(log: float, squared_error: float, freedom: float, launches: int) -> Estimate:
     if launches < 2:
         return Estimate(value=exponential(log), launches=launches)
-    reach = _student(freedom) * math.sqrt(squared_error)
+    reach = student(freedom) * math.sqrt(squared_error)
     return Estimate(
         value=exponential(log),
         low=exponential(log - reach),
@@ -285,7 +268,7 @@ def _variance(values: Sequence[float]) -> float:
     return max(statistics.variance([math.log(value) for value in values]), LEAST_VARIANCE)
 
 
-def _student(freedom: float, chance: float = 1 - CONFIDENCE) -> float:
+def student(freedom: float, chance: float = 1 - CONFIDENCE) -> float:
     """Standard errors that are exceeded, on either side, with a chance."""
     if math.isinf(freedom):
         return float(special.ndtri(1 - chance / 2))

@@ -76,6 +76,16 @@ def _corrected(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
     return dict(zip(chances, holm([*chances.values()]), strict=True))
 
 
+def pairs_of(rows: Sequence[Row]) -> dict[frozenset[str], float]:
+    """p-values of all pairs of cases that tables compare, by the two ids, each pair once."""
+    return {
+        frozenset({row.case.id, comparison.against or name}): comparison.chance
+        for row in rows
+        for name in COMPARISONS
+        if (comparison := _comparison(row, name)).chance is not None
+    }
+
+
 def verdict_of(ratio: Estimate, chance: float, floor: float | None) -> Verdict:
     """What may be said of one comparison.
 

@@ -1,4 +1,4 @@
-"""What no collective on this machine can pass: copying memory, and the way between two ranks."""
+"""What collectives are compared with: copying memory, and the way between two ranks."""
 
 from __future__ import annotations
 

@@ -93,7 +93,10 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that no collective of a run can pass, measured in that run."""
+    """A rate to compare collectives with, measured in the same run.
+
+    Of one way of moving bytes: an operation that moves them in another way may pass it.
+    """
 
     what: str
     """``memory copy``, ``loopback`` or ``device to device``."""

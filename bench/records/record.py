@@ -88,7 +88,10 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
-    """Median seconds of each part of a step, on the slowest process."""
+    """Seconds of each part of a step, on the slowest process.
+
+    The median; where a strategy's steps are not all alike, the mean over whole rounds of them.
+    """
 
     data_s: Seconds
     forward_s: Seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,10 @@ GIGA = 1e9
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
 """Of numbers of ranks and backends: Okabe and Ito's."""
 MARKERS = "osD^vP*X"
+NEAR = 3.0
+"""Times a panel's highest point, up to which a rate to compare with is drawn in it."""
+MOST_TICKS = 5
+"""Parts of a panel's axis that have room for a size each."""
 
 
 class Line(NamedTuple):
@@ -75,19 +80,13 @@ def _panels(rows: Sequence[Collective], limits: Sequence[Limit]) -> Any:
     figure, _ = new_figure(3.2 * columns + 0.4, 2.6 * -(-len(ops) // columns) + 0.7)
     figure.clear()
     panels = figure.subplots(-(-len(ops) // columns), columns, squeeze=False, sharex=True)
-    top = max(row.back_to_back_busbw_bytes_per_s or 0.0 for row in shown) / GIGA
     for panel, op in itertools.zip_longest(panels.flat, ops):
         if op is None:
             panel.set_axis_off()
             continue
         _panel(panel, [row for row in rows if row.op == op], sorted(set(map(line_of, shown))))
-        for limit in limits:
-            if limit.ranks > 1 and limit.bytes_per_s / GIGA < 3 * top:
-                style = {"memory copy": ":", "loopback": "--"}.get(limit.what, "-.")
-                panel.axhline(
-                    limit.bytes_per_s / GIGA, color="#777777", linewidth=1, linestyle=style,
-                    label=f"{limit.what}, {limit.ranks} ranks at once",
-                )  # fmt: skip
+        _beside(panel, [row for row in shown if row.op == op], limits)
+        panel.set_ylim(0, None)
         panel.set_title(op, fontsize=9, loc="left")
     for panel in panels.flat[max(0, len(ops) - columns) : len(ops)]:  # nothing below has them
         panel.tick_params(axis="x", labelbottom=True)
@@ -100,6 +99,33 @@ def _panels(rows: Sequence[Collective], limits: Sequence[Limit]) -> Any:
         fontsize=8, frameon=False,
     )  # fmt: skip
     return figure
+
+
+def _beside(panel: Any, shown: Sequence[Collective], limits: Sequence[Limit]) -> None:
+    """What else was measured, where it is near enough to what the panel shows."""
+    top = max((row.back_to_back_busbw_bytes_per_s or 0.0 for row in shown), default=0.0)
+    for limit in limits:
+        if limit.ranks > 1 and limit.bytes_per_s < NEAR * top:
+            style = {"memory copy": ":", "loopback": "--"}.get(limit.what, "-.")
+            panel.axhline(
+                limit.bytes_per_s / GIGA, color="#777777", linewidth=1, linestyle=style,
+                label=f"{limit.what}, {limit.ranks} ranks at once, for comparison",
+            )  # fmt: skip
+
+
+def _ticks(sizes: Sequence[int]) -> list[int]:
+    """Sizes whose names stand far enough from each other; the largest is among them.
+
+    >>> _ticks([2**10, 2**14, 2**18, 2**20, 2**22, 2**24, 2**26])
+    [1024, 16384, 262144, 4194304, 67108864]
+    """
+    largest, least = sizes[-1], sizes[0]
+    span = max(1.0, math.log2(largest / least))
+    kept: list[int] = []
+    for size in reversed(sizes):
+        if not kept or math.log2(kept[-1] / size) >= span / MOST_TICKS:
+            kept.append(size)
+    return kept[::-1]
 
 
 def _panel(panel: Any, rows: Sequence[Collective], lines: Sequence[Line]) -> None:
@@ -128,8 +154,9 @@ def _panel(panel: Any, rows: Sequence[Collective], lines: Sequence[Line]) -> Non
                 )  # fmt: skip
                 tell(mark, f"{line}, {size_of(row.bytes)}: {status}, {row.reason}")
     panel.set_xscale("log", base=2)
-    panel.set_ylim(0, None)
     panel.grid(alpha=0.3)
-    panel.xaxis.set_major_formatter(lambda size, _: size_of(int(size)))
+    sizes = sorted({row.bytes for row in rows})
+    panel.set_xticks(_ticks(sizes), [size_of(size) for size in _ticks(sizes)])
+    panel.minorticks_off()
     panel.tick_params(axis="x", labelsize=7)
     panel.spines[["top", "right"]].set_visible(False)

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bench.analyze.rhythm import period_of
 from bench.analyze.rows import Row
 from bench.report.drawing import Looks
 from bench.report.lanes import finish, lanes_figure, mark_gap, stack
 
 PHASES = {"data": "#bbbbbb", "forward": "#88ccee", "backward": "#4477aa", "optimizer": "#ccbb44"}
+SELDOM = "more, in the steps that synchronise"
 EXPOSED, HIDDEN = "communication that nothing hides", "communication under computation"
 WAIT, REST = "wait for late ranks", "rest of the profiled step"
 COMMUNICATION = {EXPOSED: "#d55e00", HIDDEN: "#e69f00", WAIT: "#cc79a7", REST: "#dddddd"}
 THICK = 0.6
 """Of a lane, for the phases; communication has the rest."""
-PHASES_LABEL = "ms of a step: its phases, median of the slowest process"
+PHASES_LABEL = (
+    "ms of a step on the slowest process: medians of its phases,\nor means where steps are unlike"
+)
 BOTH_LABEL = (
-    "ms of a step. Upper bar: its phases, median of the slowest process;\n"
-    "lower bar: communication in a profiled step, which the profile may slow"
+    "ms of a step. Upper bar: its phases on the slowest process, medians,\n"
+    "or means where steps are unlike; lower bar: communication\n"
+    "in a profiled step, which the profile may slow"
 )
 
 
@@ -26,7 +31,11 @@ def phases_of(row: Row) -> dict[str, float]:
     """Milliseconds of each phase; empty where they are not known."""
     if row.phases is None:
         return {}
-    return {phase: getattr(row.phases, f"{phase}_s") * 1e3 for phase in PHASES}
+    parts = {phase: getattr(row.phases, f"{phase}_s") * 1e3 for phase in PHASES}
+    if period_of(row.case) > 1 and row.step_mean_s is not None:
+        # Earlier versions kept medians of these as well, which know nothing of one step in eight.
+        parts[SELDOM] = max(0.0, row.step_mean_s * 1e3 - sum(parts.values()))
+    return parts
 
 
 def communication_of(row: Row) -> dict[str, float]:
@@ -69,9 +78,16 @@ def step_figure(rows: Sequence[Row]) -> Any:
             continue
         inside = insides[row.case.id]
         share = THICK if inside else 1.0
-        stack(axes, lane.part(0, share), phases_of(row), PHASES, said=lane.name, unit="ms")
+        stack(
+            axes,
+            lane.part(0, share),
+            phases_of(row),
+            {**PHASES, SELDOM: "#882255"},
+            said=lane.name,
+            unit="ms",
+        )
         if inside:
             place = lane.part(THICK + 0.04, 1)
             stack(axes, place, inside, COMMUNICATION, said=lane.name, unit="ms")
-    finish(figure, axes, order=[*PHASES, *COMMUNICATION])
+    finish(figure, axes, order=[*PHASES, SELDOM, *COMMUNICATION])
     return figure

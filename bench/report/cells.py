@@ -16,6 +16,9 @@ WIDE = 0.2
 MEANINGLESS = 10.0
 """Likewise, above which it says nothing at all."""
 REFERENCE = "the reference"
+UNCLEAR = "no clear difference"
+COARSE = 0.04
+"""Width of an interval from which a change that noise explains is told in whole percent."""
 MOST_BUCKETS = 4
 """Whose sizes are all given."""
 
@@ -78,7 +81,7 @@ def peer(row: Row) -> str:
 
 
 def change(compared: Comparison) -> str:
-    """Such as: +3.2% (+1.0% to +5.4%), or that noise may explain it."""
+    """Such as: +3.2% (+1.0% to +5.4%); said with it where noise may explain it."""
     if compared.is_baseline:
         return REFERENCE
     ratio = compared.ratio
@@ -86,14 +89,23 @@ def change(compared: Comparison) -> str:
         return DASH
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value - 1:+.1%} (1 launch)"
-    if compared.verdict == "no clear difference":
-        return "no clear difference"
+    if compared.verdict == UNCLEAR:
+        places = 0 if ratio.high - ratio.low > COARSE else 1
+        value, low, high = (
+            f"{one - 1:+.{places}%}" for one in (ratio.value, ratio.low, ratio.high)
+        )
+        return f"{UNCLEAR}, {value} ({low} to {high})"
     return f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
+
+
+def clear_change(compared: Comparison) -> str:
+    """Likewise, where there is room for a difference that is one only."""
+    return UNCLEAR if compared.verdict == UNCLEAR else change(compared)
 
 
 def short_change(compared: Comparison) -> str:
     """Such as: +3.2% ± 2.2%, the latter half of the interval."""
-    text, ratio = change(compared), compared.ratio
+    text, ratio = clear_change(compared), compared.ratio
     if "(" not in text or ratio is None or ratio.half_width is None:
         return text
     return f"{text.partition(' (')[0]} ± {ratio.half_width:.1%}"
@@ -265,10 +277,10 @@ def megabytes(count: int) -> str:
 
 
 def step(row: Row) -> str:
-    """Such as: 131 / 141, median and 90th percentile in ms."""
-    if row.step_median_s is None or row.step_p90_s is None:
-        return DASH
-    return f"{significant(row.step_median_s * 1e3)} / {significant(row.step_p90_s * 1e3)}"
+    """Such as: 133 / 131 / 141, mean, median and 90th percentile in ms."""
+    times = (row.step_mean_s, row.step_median_s, row.step_p90_s)
+    known = [significant(one * 1e3) for one in times if one is not None]
+    return " / ".join(known) if len(known) == len(times) else DASH
 
 
 def loading(row: Row) -> str:

@@ -154,7 +154,7 @@ def _draw(axes: Any, line: _Line, place: float, height: float, limits: tuple[flo
     if not row.setting.is_baseline:
         outward = -1 if value < 0 else 1
         axes.annotate(
-            cells.change(row.setting).partition(" (")[0], (shown[outward > 0], place),
+            cells.clear_change(row.setting).partition(" (")[0], (shown[outward > 0], place),
             (7 * outward, 0), textcoords="offset points", va="center",
             ha="right" if outward < 0 else "left", fontsize=7, color="#333333",
         )  # fmt: skip

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyze.rows import Row
-from bench.analyze.stats import Noise, noise_of
 from bench.report.anatomy import MOST_PANELS, has_parts, peak_figure, timeline_figure
 from bench.report.breakdown import has_phases, step_figure
 from bench.report.cells import GIB, known, memory_of, significant, throughput
@@ -56,11 +55,11 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
         OSError: the folder cannot be written.
     """
     written: list[list[Chart]] = []
-    noise = noise_of(row.figures for table in tables for row in table.rows)
+    report = [row for table in tables for row in table.rows]
     with charts_in(folder, [f"*-{name}" for name in CHARTS]) as drawn:
         for table in tables:
             charts: list[Chart] = []
-            for stem, what, figure in _figures(table, noise):
+            for stem, what, figure in _figures(table, report):
                 title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
                 chart = attempt(figure, folder / stem, title)
                 charts += [chart] if chart is not None else []
@@ -72,7 +71,7 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
 Draw = Callable[[], Any]
 
 
-def _figures(table: Table, noise: Noise) -> Iterator[tuple[str, str, Draw]]:
+def _figures(table: Table, report: Sequence[Row]) -> Iterator[tuple[str, str, Draw]]:
     """(name of the file without its ending, what is shown, what draws it)."""
     rows = table.rows
     if any(row.training for row in rows):
@@ -89,17 +88,17 @@ def _figures(table: Table, noise: Noise) -> Iterator[tuple[str, str, Draw]]:
         draw = partial(link_figure, measured)
         yield f"{table.stem}-{LINK}", "Throughput against link speed", draw
     for settings in table.settings:
-        yield from _settings_figures(settings, rows, noise)
+        yield from _settings_figures(settings, rows, report)
 
 
 def _settings_figures(
-    table: SettingsTable, rows: Sequence[Row], noise: Noise
+    table: SettingsTable, rows: Sequence[Row], report: Sequence[Row]
 ) -> Iterator[tuple[str, str, Draw]]:
     if table.is_ladder:
         yield f"{table.stem}-{WATERFALL}", table.title, partial(waterfall_figure, table)
         return
     yield f"{table.stem}-{CHANGE}", table.title, partial(change_figure, table, rows)
-    draw = partial(sweep_figure, table.rows, table.names, noise)
+    draw = partial(sweep_figure, table.rows, table.names, report)
     yield f"{table.stem}-{SWEEP}", "Sizes of DDP's buckets", draw
 
 
@@ -189,11 +188,15 @@ def _memory(rows: Sequence[Row], name: str) -> Any:
         rows, looks, f"peak {name} memory, GiB; in each lane one bar a device, the first on top"
     )
     for lane in lanes:
-        peaks = [] if lane.row.is_proved_wrong else known(memory_of(lane.row, name))
-        if not peaks:
+        peaks = [] if lane.row.is_proved_wrong else memory_of(lane.row, name)
+        if not known(peaks):
             mark_gap(axes, lane)
+            continue
         for index, peak in enumerate(peaks):
             top, height = lane.part(index / len(peaks), (index + 1) / len(peaks))
+            if peak is None:
+                mark_gap(axes, lane, "no figure", top + height / 2)
+                continue
             (bar,) = axes.barh(
                 top, peak / GIB, height, align="edge", color=looks.of(lane.row)[1],
                 edgecolor="#ffffff", linewidth=0.5 if len(peaks) > 1 else 0.0,

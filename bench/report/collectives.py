@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.analyze.collectives import BIMODAL, FASTER, ROWS_BIMODAL, flags_of
 from bench.errors import RecordsError
 from bench.records.collectives import Collective, Limit, iterate_collectives
 from bench.records.record import RunInfo
@@ -22,6 +23,7 @@ from bench.report.pairs import pairs_section
 from bench.report.published import beside_collectives
 from bench.report.summary import machine_lines
 
+FOR_COMPARISON, LOOPBACK = "For comparison", "loopback"
 PUBLISHED = (
     "Published, on one A100 machine, for 100 MB: 1.2 ms over NCCL against 87 ms over gloo (an "
     "article on going from DP to DDP; it names neither the ranks nor where the tensors were)."
@@ -32,11 +34,15 @@ back. *Time* is that of one call alone on the slowest rank: the median of all ca
 which two times eight in ten of them lay. *algbw* is the size over that time. *busbw* is algbw times
 2(n-1)/n for an all-reduce, (n-1)/n for an all-gather, a reduce-scatter and an all-to-all, and 1 for
 the others, so that it can be compared with the rate of a link (NVIDIA's nccl-tests,
-PERFORMANCE.md): one rank has none. *Back to back* is the busbw of calls in a row. 1 GB is 10^9
-bytes; sizes are the whole output of an all-gather, the whole input of a reduce-scatter, and all
-that a rank sends in an all-to-all. Send and receive go around in a ring, all ranks at once. Results
-are checked before and after with values that differ from rank to rank and are exact in each type.
-What gloo reaches is effective: its threads share the cores with what they serve.
+PERFORMANCE.md): one rank has none. *Time in a row* is that of a call among others that follow each
+other at once, and *back to back* the busbw of these. They are another regime than a call alone: no
+call waits for all ranks to start, and ranks may run ahead of each other or get into each other's
+way. Memory copy and loopback stand there for comparison: each is what it says, and an operation
+that moves bytes in another way may pass it. 1 GB is 10^9 bytes; sizes are the whole output of an
+all-gather, the whole input of a reduce-scatter, and all that a rank sends in an all-to-all. Send
+and receive go around in a ring, all ranks at once. Results are checked before and after with values
+that differ from rank to rank and are exact in each type. What gloo reaches is effective: its
+threads share the cores with what they serve.
 """
 
 
@@ -92,7 +98,7 @@ def document(
             shown = table(some, f"{op}, {dtype}")
             if shown is not None:
                 parts += [Fold(dtype, [shown])] if number else [Text(f"{dtype}:"), shown]
-        parts.append(Items(reasons(of_op)))
+        parts.append(Items(reasons(of_op, limits)))
     parts += beside_collectives(rows) if published else []
     parts += [Heading(2, "How to read this"), Prose(HOW_TO_READ)]
     parts += [Heading(2, "Where it was measured"), Items(machine_lines(info))]
@@ -103,8 +109,10 @@ def document(
 def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
     """What a reader wants to know first, a sentence each."""
     for limit in limits:
-        at_once = "" if limit.ranks == 1 else f", {limit.ranks} ranks at the same time"
-        yield f"Limit, measured in this run: {limit.what} {_rate(limit.bytes_per_s)} GB/s{at_once}."
+        yield (
+            f"{FOR_COMPARISON}, measured in this run: {limit.what} {_rate(limit.bytes_per_s)} GB/s"
+            f"{_at_once(limit)}."
+        )
     for (op, line), some in grouped(rows, lambda row: (row.op, line_of(row))):
         good = [row for row in some if row.status == "ok" and row.back_to_back_busbw_bytes_per_s]
         if not good:
@@ -115,9 +123,24 @@ def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
         yield (
             f"{op} over {line.backend} on {line.world_size} ranks{_on(line)}: up to "
             f"{_rate(best.back_to_back_busbw_bytes_per_s)} GB/s on the bus back to back (busbw, "
-            f"{size_of(best.bytes)} of {best.dtype}), and {duration_of(least.median_s)} for "
-            f"{size_of(least.bytes)}."
+            f"{size_of(best.bytes)} of {best.dtype}); a call of {size_of(least.bytes)} takes "
+            f"{duration_of(least.median_s)} alone{_in_a_row(least)}."
         )
+
+
+def _at_once(limit: Limit) -> str:
+    """What went on at the same time, which a collective need not do."""
+    if limit.ranks == 1:
+        return ""
+    if limit.what == LOOPBACK:
+        return f", {limit.ranks} ranks sending to each other at the same time"
+    return f", {limit.ranks} ranks at the same time"
+
+
+def _in_a_row(row: Collective) -> str:
+    if row.back_to_back_s is None:
+        return ""
+    return f", and {duration_of(row.back_to_back_s)} in a row of calls"
 
 
 def _on(line: Line) -> str:
@@ -148,7 +171,7 @@ def _against(rows: Sequence[Collective]) -> list[Part]:
 
 
 def table(rows: Sequence[Collective], caption: str) -> Grid | None:
-    """One operation in one type: a line a size, four columns a backend and number of ranks."""
+    """One operation in one type: a line a size, five columns a backend and number of ranks."""
     good = [row for row in rows if row.status == "ok"]
     lines = list(dict.fromkeys(map(line_of, good)))
     if not lines:
@@ -166,7 +189,10 @@ def table(rows: Sequence[Collective], caption: str) -> Grid | None:
     heads = [
         "size",
         *itertools.chain(
-            *((f"{line}: time", "algbw, GB/s", "busbw, GB/s", "back to back") for line in lines)
+            *(
+                (f"{line}: time", "algbw, GB/s", "busbw, GB/s", "time in a row", "back to back")
+                for line in lines
+            )
         ),
     ]
     return grid_of(caption, heads, body, words=1)
@@ -179,29 +205,32 @@ def _nearest(size: int, places: Iterable[int], ranks: int) -> int:
 
 def _cells(row: Collective | None) -> list[str]:
     if row is None or row.median_s is None or row.low_s is None or row.high_s is None:
-        return [DASH] * 4
+        return [DASH] * 5
     spread = f"{duration_of(row.median_s)} ({duration_of(row.low_s)}-{duration_of(row.high_s)})"
-    rates = [
-        row.algbw_bytes_per_s,
-        row.busbw_bytes_per_s,
-        row.back_to_back_busbw_bytes_per_s,
-    ]
-    return [spread, *(_rate(rate) for rate in rates)]
+    in_a_row = DASH if row.back_to_back_s is None else duration_of(row.back_to_back_s)
+    alone = [_rate(row.algbw_bytes_per_s), _rate(row.busbw_bytes_per_s)]
+    return [spread, *alone, in_a_row, _rate(row.back_to_back_busbw_bytes_per_s)]
 
 
-def reasons(rows: Sequence[Collective]) -> list[str]:
+def reasons(rows: Sequence[Collective], limits: Sequence[Limit] = ()) -> list[str]:
     """Why rows of one operation have no figure, and what must be said of others, each once."""
     said: dict[str, list[Collective]] = {}
     for row in rows:
         if row.status != "ok":
             said.setdefault(f"{row.status.replace('_', ' ')}: {row.reason}", []).append(row)
-        for flag in row.flags:
+        for flag in [*row.flags, *flags_of(row, limits)]:
             said.setdefault(FLAGS.get(flag, flag), []).append(row)
     return [f"{_which(some)}: {why}" for why, some in said.items()]
 
 
 FLAGS = {
     "oversubscribed": "more ranks than cores, so that they wait for each other's turn",
+    BIMODAL: "calls alone stand around two levels: their median is that of one of them, or of"
+    " neither",
+    ROWS_BIMODAL: "rows of calls stand around two levels: what is back to back is that of one of"
+    " them, or of neither",
+    FASTER: "more than the loopback beside them: there both ranks send at the same time with plain"
+    " sockets, which not every operation does; it is no limit of these",
     "emulated_network": "the hosts are one machine, whose kernel carries their talk on the cores"
     " of the ranks; a token bucket sets the links' speed",
 }

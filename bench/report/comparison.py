@@ -34,10 +34,10 @@ TO_READ = """\
 Throughput counts the samples of all devices together over the time of the slowest process; `±` is
 half of a 95 % interval over launches, and brackets are its ends. A change is *slower* or *faster*
 where it is clear among all of these comparisons, and larger than what equal cases, measured twice
-in either run, differed by (the noise floor). *Could have seen* is the least slowdown that would
-have been called clear. An interval speaks of the launches of these two runs: another day,
-temperature or neighbour moves whole runs, which no number of launches shows. Measure both again
-before a small change is believed."""
+in either run, differed by (the noise floor). *Could have seen* is the least slowdown that would be
+called clear in four of five such comparisons. An interval speaks of the launches of these two runs:
+another day, temperature or neighbour moves whole runs, which no number of launches shows. Measure
+both again before a small change is believed."""
 
 
 def markdown(found: Compared, judged: Judgement | None = None) -> str:
@@ -180,7 +180,8 @@ def _change(pair: Pair) -> str:
     if pair.change.ratio is None:
         return "not compared"
     text = cells.change(pair.change)
-    return f"{pair.change.verdict}: {text}" if "(" in text and pair.change.verdict else text
+    is_clear = pair.change.verdict in {"slower", "faster"}
+    return f"{pair.change.verdict}: {text}" if is_clear else text
 
 
 def _memory(pair: Pair) -> str:

@@ -71,6 +71,7 @@ class Flat(msgspec.Struct, frozen=True, kw_only=True):
     against_ddp_low: float | None
     against_ddp_high: float | None
     against_ddp_verdict: str | None
+    step_mean_s: float | None
     step_median_s: float | None
     step_p90_s: float | None
     peak_tensor_bytes: list[int | None]
@@ -117,6 +118,7 @@ def flat(run: str, row: Row) -> Flat:
         speedup_reason=row.speedup.reason,
         efficiency=None if row.efficiency is None else row.efficiency.value,
         **_peer(row.peer),
+        step_mean_s=row.step_mean_s,
         step_median_s=row.step_median_s,
         step_p90_s=row.step_p90_s,
         **peaks,

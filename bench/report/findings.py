@@ -7,28 +7,35 @@ from typing import Literal
 
 import msgspec
 
-from bench.analyze.ranking import (
-    Ranking,
-    is_comparable,
-    is_lossy,
-    ranking,
-)
+from bench.analyze.ranking import Ranking, is_lossy, rankings
+from bench.analyze.recommend import SAVES
 from bench.analyze.rows import Comparison, Row
-from bench.analyze.stats import Noise, noise_of
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.report import cells
 from bench.report.loading import loading
 from bench.report.naming import Names, listed
+from bench.report.notes import floor_words
 from bench.report.remarks import communication, doubts, missing
 from bench.report.settings import PLAIN, SettingsTable
 from bench.report.tables import Table
 
 Kind = Literal["fastest", "memory", "settings", "loading", "communication", "missing", "doubt"]
 
-SAVES = 0.1
-"""Share of the fastest row's memory that another must save to be named for it."""
 SLOWER = " Clearly slower: "
+PLACES = {
+    "nodes": "{}",
+    "link": "links of {}",
+    "latency_ms": "latency of {} ms",
+    "optimizer": "{}",
+    "data": "{} data",
+    "seed": "seed {}",
+    "cores_per_device": "{} a device",
+    "global_batch": "global batch {}",
+}
+"""Fields by which the rankings of a table may differ, in words."""
+COUNTED = {"nodes": "host", "cores_per_device": "core"}
+"""Those that are a number of something."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +49,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def findings(tables: Sequence[Table]) -> list[Finding]:
     """What the rows of a report say, model by model."""
-    noise = noise_of(row.figures for table in tables for row in table.rows)
+    ranked = rankings([row for table in tables for row in table.rows])
     return [
         Finding(about=table.title, kind=kind, text=text)
         for table in tables
-        for kind, text in _of_table(table, noise)
+        for kind, text in _of_table(table, _of(table, ranked))
     ]
+
+
+def _of(table: Table, ranked: Sequence[Ranking]) -> list[Ranking]:
+    """The rankings of a table, in the order of its rows."""
+    places = {id(row): place for place, row in enumerate(table.rows)}
+    own = [found for found in ranked if id(found.best) in places]
+    return sorted(own, key=lambda found: min(places[id(row)] for row in found.rows))
 
 
 def headline(tables: Sequence[Table]) -> str:
@@ -58,15 +72,18 @@ def headline(tables: Sequence[Table]) -> str:
     return f"{first.about}: {first.text.partition(SLOWER)[0]}"
 
 
-def _of_table(table: Table, noise: Noise) -> Iterator[tuple[Kind, str]]:
+def _of_table(table: Table, ranked: Sequence[Ranking]) -> Iterator[tuple[Kind, str]]:
     names = Names(table.rows)
-    found = _largest(table.rows, noise)
-    if found is not None:
-        yield "fastest", fastest(found, names)
-        for text in (lossy(table.rows, found, names), reference(table.rows, found, names)):
+    for found in ranked:
+        where, own = _where(found, ranked), Names(found.rows)
+        yield "fastest", fastest(found, own, where)
+        if found.with_fewer is not None:
+            yield "fastest", fewer(found.best, found.with_fewer, names)
+        for text in (lossy(found, own), reference(found, own)):
             if text:
                 yield "fastest", text
-        yield from (("memory", text) for text in _memory(table, found, names))
+        place = f" {where[0].lower()}{where[1:]}" if len(ranked) > 1 else ""
+        yield from (("memory", text) for text in _memory(table, found, own, place))
     for one in table.settings:
         yield from (("settings", text) for text in settings(one, table.rows))
     yield from (("loading", text) for text in loading(table.rows, names))
@@ -75,17 +92,21 @@ def _of_table(table: Table, noise: Noise) -> Iterator[tuple[Kind, str]]:
     yield from (("doubt", text) for text in doubts(table.rows, names))
 
 
-def _largest(rows: Sequence[Row], noise: Noise) -> Ranking | None:
-    """The ranking on most devices on which anything can be ranked."""
-    exact = [row for row in rows if not is_lossy(row)]
-    for size in sorted({row.case.world_size for row in exact}, reverse=True):
-        found = ranking([row for row in exact if row.case.world_size == size], noise)
-        if found is not None:
-            return found
-    return None
+def _where(found: Ranking, ranked: Sequence[Ranking]) -> str:
+    """Devices, and what tells the place or problem from those of the table's other rankings."""
+    case, others = found.best.case, [one.best.case for one in ranked]
+    texts = [f"On {plural(case.world_size, 'device')}"]
+    for name, words in PLACES.items():
+        if name == "global_batch" and case.scaling != "strong":
+            continue  # it follows from settings
+        value = getattr(case, name)
+        if len({getattr(other, name) for other in others}) > 1:
+            count = plural(value, COUNTED[name]) if name in COUNTED else value
+            texts.append(words.format(count))
+    return " ".join(texts[:1]) + "".join(f", {text}" for text in texts[1:])
 
 
-def fastest(found: Ranking, names: Names) -> str:
+def fastest(found: Ranking, names: Names, where: str) -> str:
     """Such as: On 2 devices ddp is the fastest: 5.6 images/s, 1.10 times one device."""
     best = found.best
     rate = f"{cells.throughput(best)} {best.unit}s/s"
@@ -94,7 +115,7 @@ def fastest(found: Ranking, names: Names) -> str:
         verdict = best.speedup.verdict
         unsure = ", no clear gain" if verdict == "no clear difference" else ""
         rate += f", {cells.significant(ratio.value)} times one device without a wrapper{unsure}"
-    where = f"On {plural(best.case.world_size, 'device')}"
+    where += "," * ("," in where)
     slower = f"{SLOWER}{_changes(found, names)}." if found.behind else ""
     if found.level:
         level = f"{names.many(found.level)} cannot be told from it"
@@ -108,37 +129,34 @@ def _changes(found: Ranking, names: Names) -> str:
     return listed([f"{names(row)} ({change:+.0%})" for row, change in found.behind])
 
 
-def lossy(rows: Sequence[Row], found: Ranking, names: Names) -> str:
-    """Rows that are faster since they train on other gradients."""
-    best = found.best
+def fewer(best: Row, other: Row, names: Names) -> str:
+    """A row on fewer devices whose figure is as high: such as a wrapper's that does not scale."""
     assert best.samples_per_s is not None, "what was ranked has a figure"
-    others = [
-        row
-        for row in rows
-        if is_lossy(row)
-        and is_comparable(row)
-        and row.case.world_size == best.case.world_size
-        and row.samples_per_s is not None
-        and row.samples_per_s.low is not None
-        and row.samples_per_s.low > (best.samples_per_s.high or best.samples_per_s.value)
-    ]
-    if not others:
-        return ""
-    verb, it = ("is", "it trains") if len(others) == 1 else ("are", "they train")
+    assert other.samples_per_s is not None, "likewise"
+    ratio = best.samples_per_s.value / other.samples_per_s.value
     return (
-        f"{names.many(others)} {verb} faster still, but lossy by design: {it} on other gradients "
-        "than one device would."
+        f"Fewer devices did as much or more: {names.sized(other)} has {cells.throughput(other)} "
+        f"{other.unit}s/s, of which {names.sized(best)} reaches {cells.significant(ratio)} times."
     )
 
 
-def reference(rows: Sequence[Row], found: Ranking, names: Names) -> str:
+def lossy(found: Ranking, names: Names) -> str:
+    """Rows that are clearly faster, and train on other gradients."""
+    if not found.ahead:
+        return ""
+    verb, it = ("is", "it trains") if len(found.ahead) == 1 else ("are", "they train")
+    return (
+        f"{names.many(found.ahead)} {verb} faster still, but lossy by design: {it} on other "
+        "gradients than one device would."
+    )
+
+
+def reference(found: Ranking, names: Names) -> str:
     """Rows that were left out of the ranking since they only stand for an algorithm."""
     others = [
         row
-        for row in rows
-        if "reference_implementation" in row.flags
-        and row.samples_per_s is not None
-        and row.case.world_size == found.best.case.world_size
+        for row in found.rows
+        if "reference_implementation" in row.flags and row.samples_per_s is not None
     ]
     if not others:
         return ""
@@ -146,9 +164,9 @@ def reference(rows: Sequence[Row], found: Ranking, names: Names) -> str:
     return f"Not ranked, since it only carries out the algorithm on a CPU: {listed(rates)}."
 
 
-def _memory(table: Table, found: Ranking, names: Names) -> Iterator[str]:
+def _memory(table: Table, found: Ranking, names: Names, place: str) -> Iterator[str]:
     def peak(row: Row) -> int | None:
-        return max(cells.known(cells.memory_of(row, table.memory)), default=None)
+        return max(cells.known(row.usual_peaks.get(table.memory, [])), default=None)
 
     best = found.best
     ranked = [best, *found.level, *(row for row, _ in found.behind)]
@@ -161,8 +179,8 @@ def _memory(table: Table, found: Ranking, names: Names) -> Iterator[str]:
     if own and known[id(least)] < (1 - SAVES) * own and least.samples_per_s is not None:
         share = least.samples_per_s.value / best.samples_per_s.value
         yield (
-            f"Least memory: {names(least)} with {_gib(known[id(least)])} GiB a device, where "
-            f"{names(best)} needs {_gib(own)}; it reaches {share:.0%} of its rate."
+            f"Least memory{place}: {names(least)} with {_gib(known[id(least)])} GiB a device, "
+            f"where {names(best)} needs {_gib(own)}; it reaches {share:.0%} of its rate."
         )
     limits = {
         row.max_batch.memory_limit_bytes
@@ -170,15 +188,15 @@ def _memory(table: Table, found: Ranking, names: Names) -> Iterator[str]:
         if row.max_batch is not None and row.max_batch.memory_limit_bytes is not None
     }
     for limit in sorted(limits):
-        yield from _within(limit, ranked, known, names)
+        yield from _within(limit, ranked, known, names, place)
 
 
 def _within(
-    limit: int, ranked: Sequence[Row], known: dict[int, int], names: Names
+    limit: int, ranked: Sequence[Row], known: dict[int, int], names: Names, place: str
 ) -> Iterator[str]:
     """The fastest that a limit of memory allows, as far as peaks are known."""
     fitting = [row for row in ranked if known.get(id(row), limit + 1) <= limit]
-    where = f"Within {_gib(limit)} GiB a device"
+    where = f"Within {_gib(limit)} GiB a device{place}{',' * bool(place)}"
     if fitting:
         one = fitting[0]
         rate = f"{cells.throughput(one)} {one.unit}s/s"
@@ -215,7 +233,7 @@ def settings(table: SettingsTable, noise: Sequence[Row]) -> Iterator[str]:
         ]
         if alike:
             floor = noise_floor(noise, size)
-            within = "" if floor is None else f" (the noise floor is {floor:.1%})"
+            within = "" if floor is None else f" (the noise floor is {floor_words(floor)})"
             parts.append(
                 f"no clear difference{within}: {listed([_name(r, table) for r in alike], 12)}"
             )

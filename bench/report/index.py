@@ -12,14 +12,14 @@ from bench.errors import BenchError, plural
 from bench.records.collectives import holds_collectives
 from bench.records.record import RunInfo
 from bench.records.store import RUN, read_run
-from bench.report.collectives import found, load_collectives
+from bench.report.collectives import FOR_COMPARISON, found, load_collectives
 from bench.report.document import Heading, Part, Text
 from bench.report.drawing import Chart
 from bench.report.findings import headline
 from bench.report.markdown import parts_of
 from bench.report.markup import code, escape
 from bench.report.page import CHARTS, REPORT, load, scaling, what_was_found
-from bench.report.summary import core_count, device_names, summary
+from bench.report.summary import cores_used, device_names, summary
 from bench.report.tables import tables_of
 
 RESULTS = Path("results")
@@ -72,13 +72,14 @@ def _headline(folder: Path) -> str:
     if holds_collectives(folder):
         _, rows, limits = load_collectives(folder)
         sentences = [*found(rows, limits)]
-        return next((one for one in sentences if not one.startswith("Limit")), "no figure")
+        return next((one for one in sentences if not one.startswith(FOR_COMPARISON)), "no figure")
     return headline(tables_of(load(folder)[2]))
 
 
 def where(info: RunInfo) -> str:
     """What a run was measured on, such as: 2 cores of AMD EPYC, torch 2.14.1."""
-    devices, count = device_names(info), plural(core_count(info) or 0, "core")
+    devices = device_names(info)
+    count = plural(cores_used(info) or 0, "core")
     what = (
         f"{len(devices)} x {devices[0]}" if devices else f"{count} of {info.environment.get('cpu')}"
     )

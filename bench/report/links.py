@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +15,9 @@ from bench.report.drawing import MARKERS, Looks, add_legend, new_figure
 
 DASHES = ("-", "--", "-.", ":")
 """Of variants of one strategy, which have its colour."""
+SPREAD, LEAST_LINES = 0.3, 5
+"""Of the space between two speeds, over which lines stand beside each other; parts of it that there
+are at least."""
 UNLIMITED = 4.0
 """Times the fastest limit, where the figure without any stands: at no rate of its own."""
 
@@ -35,11 +40,12 @@ def link_figure(rows: Sequence[Row]) -> Any:
     rates = sorted({bytes_per_s(row.case.link) * 8 for row in rows if row.case.link is not None})
     beyond = rates[-1] * UNLIMITED
     figure, axes = new_figure(6.4, 4.0)
-    for name, points in lines.items():
+    shifts = _shifts([*rates, beyond], len(lines))
+    for shift, (name, points) in zip(shifts, lines.items(), strict=True):
         _, colour, marker = looks.of(points[0][1])
         dashes = DASHES[MARKERS.index(marker) % len(DASHES)]
         look = {"label": name, "color": colour, "marker": marker, "linestyle": dashes}
-        _draw_line(axes, [row for row, _ in points], beyond, look)
+        _draw_line(axes, [row for row, _ in points], beyond, shift, look)
     for row in rows:
         if row.case.strategy == "single" and row.samples_per_s is not None:
             level = row.samples_per_s.value * row.units_per_sample
@@ -65,9 +71,25 @@ def _without_link(row: Row) -> Row:
     return msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, link=None))
 
 
-def _draw_line(axes: Any, rows: Sequence[Row], beyond: float, look: Mapping[str, str]) -> None:
+def _shifts(rates: Sequence[float], lines: int) -> list[float]:
+    """Factors by which each line stands beside the others, so that their intervals can be told.
+
+    >>> [round(shift, 2) for shift in _shifts([1e9, 1e10], 3)]
+    [0.87, 1.0, 1.15]
+    """
+    least = min(math.log10(high / low) for low, high in itertools.pairwise(rates))
+    step = SPREAD * least / max(lines, LEAST_LINES)
+    return [10 ** ((line - (lines - 1) / 2) * step) for line in range(lines)]
+
+
+def _draw_line(
+    axes: Any, rows: Sequence[Row], beyond: float, shift: float, look: Mapping[str, str]
+) -> None:
     points = sorted(
-        (beyond if row.case.link is None else bytes_per_s(row.case.link) * 8, row.samples_per_s)
+        (
+            shift * (beyond if row.case.link is None else bytes_per_s(row.case.link) * 8),
+            row.samples_per_s,
+        )
         for row in rows
         if row.samples_per_s is not None
     )

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Literal
 
-from bench.analyze.checks import FLAGS, straggler
+from bench.analyze.checks import FLAGS
 from bench.analyze.rows import Row
 from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
 from bench.plan.case import Case
+from bench.report.notes_details import notes_of_details, sync_notes
 from bench.report.samples import notes_of_samples
 
 Which = Literal[
@@ -31,7 +32,7 @@ DETAILED_FLAGS = frozenset(
     }
 )
 """Flags that concern what the second table shows, too."""
-SCALING_FLAGS = frozenset({"superlinear"})
+SCALING_FLAGS = frozenset({"superlinear", "page_faults_differ"})
 """Flags of a comparison that tables of settings do not make."""
 NAMED_BY_VALUE = ("precision", "optimizer", "backend", "link")
 """Fields whose values say what they are of."""
@@ -109,10 +110,10 @@ def notes_of(row: Row, table: Which) -> list[str]:
         notes = [note for note in notes if note.partition(":")[0] not in DETAILED_FLAGS]
     if table == "details":
         notes = [note for note in notes if note.partition(":")[0] in DETAILED_FLAGS]
-        return list(dict.fromkeys([*notes, *_notes_of_details(row)]))
+        return list(dict.fromkeys([*notes, *notes_of_details(row)]))
     if table in {"settings", "changes"}:
         notes = [note for note in notes if note.partition(":")[0] not in SCALING_FLAGS]
-        known = [] if table == "changes" else [*notes, *_sync_note(row)]  # a terminal has said them
+        known = [] if table == "changes" else [*notes, *sync_notes(row)]  # a terminal has said them
         return list(dict.fromkeys([*known, *_notes_of_setting(row)]))
     notes += notes_of_samples(row)
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
@@ -143,32 +144,6 @@ def _notes_of_pass(row: Row, table: Which) -> list[str] | None:
         return None
     note = own[table]
     return [] if note is None else [note]
-
-
-def _notes_of_details(row: Row) -> Iterator[str]:
-    """What figures of time do not say by themselves."""
-    if row.samples_per_s is not None and row.own_speedup.reason is not None:
-        yield f"not compared with itself: {row.own_speedup.reason}"
-    yield from _sync_note(row)
-    if (late := _late_note(row)) is not None:
-        yield late
-
-
-def _late_note(row: Row) -> str | None:
-    """Which rank the others wait for, where one stands out."""
-    found = row.communication
-    rank = None if found is None else straggler(found)
-    if found is None or rank is None or not found.wait_s:
-        return None
-    return (
-        f"the others wait for rank {rank}: {found.wait_s * 1e3:.0f} ms a step, and it causes"
-        f" {found.late_share:.0%} of all waiting"
-    )
-
-
-def _sync_note(row: Row) -> Iterator[str]:
-    if row.sync_cost is not None and (row.sync_cost.low is None or row.sync_cost.low <= 0):
-        yield "sync cost: too small to be told from the noise of its launch"
 
 
 def _notes_of_setting(row: Row) -> Iterator[str]:
@@ -225,6 +200,20 @@ def _is_slowdown(row: Row) -> bool:
     return row.speedup.verdict == "slower" and row.case.world_size > 1
 
 
+def baseline_notes(rows: Sequence[Row]) -> list[list[str]]:
+    """What each row's speedup is over, where not all of a table's are over the same row."""
+    by_id = {row.case.id: row for row in rows}
+    known = [by_id.get(row.speedup.against or "") for row in rows]
+    bases = {row.case.id for row in rows if row.speedup.is_baseline}
+    bases |= {base.case.id for base in known if base is not None}
+    name = variants(rows)
+    if len(bases) < 2:
+        return [[] for _ in rows]
+    return [
+        [] if base is None else [f"speedup: over {name(base.case)} on one device"] for base in known
+    ]
+
+
 def noise_sentence(rows: Sequence[Row]) -> str:
     """What the pairs of equal cases showed, and what follows for all differences of a table."""
     pairs = [_pair(row, variants(rows)) for row in rows if row.twin is not None]
@@ -234,7 +223,7 @@ def noise_sentence(rows: Sequence[Row]) -> str:
     known = {size: floor for size, floor in floors.items() if floor is not None}
     if not known:
         return f"Noise floor: unknown. {'; '.join(pairs)}."
-    texts = {size: _floor(floor) for size, floor in known.items()}
+    texts = {size: floor_words(floor) for size, floor in known.items()}
     if len(set(texts.values())) == 1:
         floor = next(iter(texts.values()))
     else:
@@ -245,7 +234,8 @@ def noise_sentence(rows: Sequence[Row]) -> str:
     return f"Noise floor: {floor}. {'; '.join(pairs)}. {ending}"
 
 
-def _floor(floor: float) -> str:
+def floor_words(floor: float) -> str:
+    """A noise floor in percent, or, where it is large, as a factor."""
     return f"{floor:.1%}" if floor < IN_PERCENT else f"a factor of {1 + floor:.2f}"
 
 

@@ -14,8 +14,10 @@ half of a 95 % interval, and brackets are its ends, from the spread between inde
 device, *against ddp* with DDP at torch's defaults on as many devices; *efficiency* is the speedup
 over the number of devices. *No clear difference* means that noise may explain it: among all
 comparisons of this report, or because equal cases that were measured twice differed as much (the
-*noise floor*). *Step* is the time of one optimizer step on the slowest process: the median and the
-time that nine in ten do not exceed.
+*noise floor*). What is called the fastest was seen in the same figures: another row is called
+slower only if that is clear among all pairs that could have been first and second. *Step* is the
+time of one optimizer step on the slowest process: the mean, the median and the time that nine in
+ten do not exceed. Mean and median are far apart where a strategy synchronises in some steps only.
 
 *Tensor* memory is the largest total of live tensors in steady steps, on each device; *resident* all
 that a process holds, Python and libraries included; *reserved* what the allocator held, and
@@ -27,13 +29,14 @@ how long it lived; what none of this tells is *unexplained*.
 *GFLOP/s* are the operations of the model's own matrix products, convolutions and attention, forward
 and backward, as torch counts them, over the time of a step; the *matrix rate* is what the same
 device did in products of large square matrices of the same precision, right after the window of the
-first launch and on all devices at once.
+first launch and on all devices at once: the median of all rows on as many devices.
 
 *Communication* is the time in which collectives moved data in a step, as a profile shows it:
 waiting for a late rank is left out, and stands under *wait*. *Exposed* is the part of it during
 which nothing was computed, *hidden* the share during which something was. *Sync cost* is something
-else: a step with gradient synchronisation minus one without, no profile running, waiting included;
-its interval is that of the steps of one launch. *Alone* is what the same collectives take one
+else: a step with gradient synchronisation minus one without, no profile running, waiting included,
+the optimizer left out; its interval is that of the steps of one launch. Of FSDP it is that of
+gradients only. *Alone* is what the same collectives take one
 after the other while nothing else is done, so that *communication* beyond it is what computation on
 the same device slows down. Where these figures cannot all be right, the row says so. The
 communication figures are those of a few steps

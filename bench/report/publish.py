@@ -30,7 +30,7 @@ from bench.report.collectives import load_collectives, write_collectives
 from bench.report.index import README, RESULTS, SHOWN, excerpt, index, insert, newest
 from bench.report.page import load, write_report
 from bench.report.scrub import Scrub, scrubber
-from bench.report.summary import core_count, device_names
+from bench.report.summary import cores_used, device_names
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 LONGEST = 40
@@ -48,7 +48,7 @@ def _machine(info: RunInfo) -> str:
     devices = device_names(info)
     if devices:
         return f"{len(devices)}x-{devices[0]}"
-    return f"{info.environment.get('cpu')}-{core_count(info) or 0}-cores"
+    return f"{info.environment.get('cpu')}-{cores_used(info) or 0}-cores"
 
 
 def _word(text: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from bench.analyze.rows import Row
 from bench.records.record import RunInfo
 from bench.report.export import flat
-from bench.report.summary import core_count, device_names
+from bench.report.summary import cores_used, device_names
 
 VERSION = "5.0.0"
 """Of pytest-benchmark, whose format this is."""
@@ -60,7 +60,7 @@ def _machine(info: RunInfo) -> dict[str, Any]:
         "python_version": info.versions.get("python"),
         "cpu": {
             "brand_raw": environment.get("cpu"),
-            "count": core_count(info),
+            "count": cores_used(info),
         },
         "devices": device_names(info),
         "versions": info.versions,

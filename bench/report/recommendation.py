@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bench.analyze.recommend import GIB, Answer, need_of, no_answer
+from bench.analyze.recommend import GIB, SAVES, Answer, need_of, no_answer, usual_need_of
 from bench.analyze.rows import Comparison, Row
 from bench.errors import plural
 from bench.plan.case import Case
@@ -28,8 +28,9 @@ Name = Callable[[Case], str]
 TO_READ = """\
 Eligible are rows of this run alone that were measured on exactly so many devices, whose proof found
 that they train as one device does, and that fit into the memory. A difference is clear if it is so
-among all pairs of eligible rows, and larger than what equal cases, measured twice, differed by. Of
-the fastest row and all that noise does not tell from it, the one with fewest settings is chosen.
+among all comparisons of the run's report and all pairs of eligible rows, and larger than what equal
+cases, measured twice, differed by. Of the row with the highest figure and all that noise does not
+tell from it, the one with fewest settings is chosen.
 Memory is that of the steps measured; other batches and sequence lengths need other amounts."""
 
 
@@ -43,7 +44,7 @@ def as_data(info: RunInfo, answers: Sequence[Answer], memory_gib: float | None) 
 
 
 def _answer_data(answer: Answer, run: str) -> dict[str, Any]:
-    case, best = answer.rows[0].case, answer.best
+    case, best = _case(answer), answer.best
     need = None if best is None else need_of(best)
     code, reason = (None, no_answer(answer)) if best is None else _program(best.case)
     return {
@@ -52,6 +53,9 @@ def _answer_data(answer: Answer, run: str) -> dict[str, Any]:
         "scaling": case.scaling,
         "optimizer": case.optimizer,
         "devices": answer.devices,
+        "nodes": case.nodes,
+        "link": case.link,
+        "latency_ms": case.latency_ms,
         "choice": None if best is None else flat(run, best),
         "needs_bytes": None if need is None else need.bytes,
         "needs_kind": None if need is None else need.kind,
@@ -92,15 +96,16 @@ def markdown(info: RunInfo, answers: Sequence[Answer], memory_gib: float | None)
 
 def _title(answer: Answer, answers: Sequence[Answer]) -> str:
     """The model, with what tells it from the others on the page."""
-    case = answer.rows[0].case
-    alike = [one.rows[0].case for one in answers]
+    case = _case(answer)
+    alike = [_case(one) for one in answers]
     alike = [one for one in alike if (one.workload, one.preset) == (case.workload, case.preset)]
     options = [
         f"{name} {value}"
         for name, value in case.workload_options.items()
         if any(other.workload_options.get(name) != value for other in alike)
     ]
-    fields = ("scaling", "device", "optimizer", "seed", "cores_per_device", "data_label")
+    fields = ["scaling", "device", "optimizer", "seed", "cores_per_device", "data_label"]
+    fields += ["nodes", "link", "latency_ms"]
     others = [
         f"{SHORT_NAMES.get(name, name)} {getattr(case, name) or case.data}"
         for name in fields
@@ -109,6 +114,12 @@ def _title(answer: Answer, answers: Sequence[Answer]) -> str:
     if case.scaling == "strong" and len({other.global_batch for other in alike}) > 1:
         others.append(f"global batch {case.global_batch}")
     return ", ".join([case.workload, f"preset {case.preset}", *options, *others])
+
+
+def _case(answer: Answer) -> Case:
+    """One of those that the answer is about: of so many devices, where they are."""
+    there = (row.case for row in answer.rows if row.case.world_size == answer.devices)
+    return next(there, answer.rows[0].case)
 
 
 def _section(answer: Answer, memory_gib: float | None) -> Iterator[str]:
@@ -142,10 +153,11 @@ def _why(answer: Answer, name: Name, memory_gib: float | None) -> Iterator[str]:
     if len(answer.eligible) == 1:
         why = "the one eligible row"
     elif best is answer.fastest:
-        why = f"the fastest of {count}"
+        why = f"the {'highest figure' if answer.tied else 'fastest'} of {count}"
     else:
         assert answer.fastest is not None, "there is an answer"
-        fewer = f"noise does not tell it from the fastest, {name(answer.fastest.case)}"
+        highest = f"the one with the highest figure, {name(answer.fastest.case)}"
+        fewer = f"noise does not tell it from {highest}"
         why = f"of {count}, {fewer}, and it has fewer settings"
     yield f"Why: {why}{size}: {_figure(best)}"
     if best.speedup.ratio is not None and not best.speedup.is_baseline:
@@ -184,18 +196,19 @@ def _runner_up(answer: Answer, name: Name) -> Iterator[str]:
     if equals:
         names = "; ".join(name(row.case) for row in equals[:MOST_NAMED])
         more = len(equals) - MOST_NAMED
-        yield f"Nor does noise tell the fastest from: {names}" + (
+        yield f"Nor does noise tell the highest figure from that of: {names}" + (
             f"; and {more} more" if more > 0 else ""
         )
     alike = [*answer.eligible[:1], *answer.tied]
-    small = [(need.bytes, row) for row in alike if (need := need_of(row))]
-    if len(small) > 1:
-        size, row = min(small, key=lambda one: one[0])
-        if row is not answer.best:
-            yield (
-                f"Of all these, {name(row.case)} needs the least memory: "
-                f"{cells.significant(size / GIB)} GiB"
-            )
+    small = [(need.bytes, row) for row in alike if (need := usual_need_of(row))]
+    own = next((size for size, row in small if row is answer.best), 0)
+    size, row = min(small, key=lambda one: one[0], default=(own, answer.best))
+    if row is not None and size < (1 - SAVES) * own:
+        yield (
+            f"Of all these, {name(row.case)} needs the least memory: "
+            f"{cells.significant(size / GIB)} GiB in the median launch, where the choice needs "
+            f"{cells.significant(own / GIB)}"
+        )
 
 
 def _over(answer: Answer, row: Row | None) -> Comparison:

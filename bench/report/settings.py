@@ -151,7 +151,7 @@ def _columns(
             f"{memory} memory, GiB/device".strip(),
             lambda row: cells.memory_change(row, plain.get(row.case.id), memory),
         ),
-        Column("step ms, median / p90", cells.step),
+        Column("step ms, mean / median / p90", cells.step),
         Column("waits for data, ms", cells.loading),
         Column("sync cost, ms", cells.sync_cost),
         Column("exposed, ms", cells.exposed),
@@ -180,7 +180,7 @@ def _compact_columns(named: Sequence[Column], unit: str, *, is_ladder: bool) -> 
         msgspec.structs.replace(devices, heading="dev."),
         msgspec.structs.replace(setting, width=SETTING_WIDTH),
         rate,
-        Column("against plain", lambda row: cells.change(row.setting)),
+        Column("against plain", lambda row: cells.clear_change(row.setting)),
     ]
 
 

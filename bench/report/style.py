@@ -11,7 +11,7 @@ from bench.analyze.rows import Row
 from bench.errors import one_line
 from bench.report import cells
 from bench.report.document import Cell, Grid, Text
-from bench.report.notes import Footnotes, Which, notes_of
+from bench.report.notes import Footnotes, Which, baseline_notes, notes_of
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -47,7 +47,9 @@ def grid(
     """
     notes = Footnotes()
     name = [column.is_text for column in columns].index(True)
-    marks = notes.number([notes_of(row, which) for row in rows])
+    further = baseline_notes(rows) if which in {"scaling", "terminal"} else [[] for _ in rows]
+    own_notes = [notes_of(row, which) for row in rows]
+    marks = notes.number([[*own, *more] for own, more in zip(own_notes, further, strict=True)])
     body = []
     for row, numbers in zip(rows, marks, strict=True):
         own = [_cell(row, column) for column in columns]

@@ -92,10 +92,10 @@ def _drift(rows: Sequence[Row]) -> str:
 def machine_lines(info: RunInfo) -> list[str]:
     """What the figures were measured on and with."""
     environment = info.environment
-    cores = core_count(info)
+    cores = cores_used(info)
     memory = environment.get("memory_bytes")
     return [
-        f"CPU: {environment.get('cpu')}, {'?' if cores is None else cores} cores "
+        f"CPU: {environment.get('cpu')}, {'?' if cores is None else plural(cores, 'core')} "
         f"used, {memory / 2**30 if isinstance(memory, int) else 0:.1f} GiB of memory",
         f"accelerators: {', '.join(device_names(info)) or 'none'}"
         + _known("; driver {}", environment.get("driver")),
@@ -106,13 +106,35 @@ def machine_lines(info: RunInfo) -> list[str]:
     ]
 
 
+def cores_used(info: RunInfo) -> int | None:
+    """Cores of all hosts together; None where they are not known."""
+    network = info.environment.get("network")
+    shared = network.get("cores") if isinstance(network, dict) else None
+    if isinstance(shared, int):  # of the machine that emulates them
+        return shared
+    lists = [one["cores"] for one in _hosts(info) if isinstance(one.get("cores"), list)]
+    if not lists:
+        return None
+    if isinstance(network, dict) and network.get("kind") == "emulated":
+        return len({str(core) for cores in lists for core in cores})
+    return sum(map(len, lists))
+
+
+def _hosts(info: RunInfo) -> list[Mapping[str, Any]]:
+    """What each host is like; the one that there is, if there are not several."""
+    hosts = info.environment.get("hosts")
+    listed = hosts if isinstance(hosts, list) else []
+    known: list[Mapping[str, Any]] = [one for one in listed if isinstance(one, dict)]
+    return known or [info.environment]
+
+
 def _surroundings(environment: Mapping[str, Any]) -> str:
     """What shares the machine with the run, and who sets its clocks."""
     governors, boost = environment.get("governors"), environment.get("boost")
     parts = [
         _known(", in a container ({})", environment.get("container")),
         ", on a virtual machine" if environment.get("virtualised") is True else "",
-        _known("; a quota of {} cores", environment.get("quota_cores")),
+        _quota(environment.get("quota_cores")),
     ]
     if isinstance(governors, list):
         parts.append(f"; clock governor {', '.join(map(str, governors))}")
@@ -121,22 +143,19 @@ def _surroundings(environment: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
+def _quota(cores: object) -> str:
+    if not isinstance(cores, int | float) or not cores:
+        return ""
+    return f"; a quota of {cores:g} core{'' if cores == 1 else 's'}"
+
+
 def _known(words: str, fact: object) -> str:
     """Words with a fact in them; nothing where there is none."""
     return words.format(fact) if fact else ""
 
 
-def core_count(info: RunInfo) -> int | None:
-    """Cores that the run could use, of the whole machine also where hosts are emulated on it."""
-    network, own = info.environment.get("network"), info.environment.get("cores")
-    shared = network.get("cores") if isinstance(network, dict) else None
-    if isinstance(shared, int):
-        return shared
-    return len(own) if isinstance(own, list) else None
-
-
 def device_names(info: RunInfo) -> list[str]:
-    """Names of the machine's accelerators."""
-    devices = info.environment.get("devices")
-    found = devices if isinstance(devices, list) else []
-    return [str(one.get("name")) if isinstance(one, dict) else str(one) for one in found]
+    """Names of the accelerators of all hosts together."""
+    lists = [one["devices"] for one in _hosts(info) if isinstance(one.get("devices"), list)]
+    every = [device for devices in lists for device in devices]
+    return [str(one.get("name")) if isinstance(one, dict) else str(one) for one in every]

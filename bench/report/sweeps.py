@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from bench.analyze.ranking import Ranking, ranking
+from bench.analyze.ranking import Ranking, ranking_among
 from bench.analyze.rows import Row
 from bench.analyze.settings import BUCKET_OPTIONS, buckets_of
-from bench.analyze.stats import Noise
 from bench.errors import one_line, plural
 from bench.report import cells
 from bench.report.drawing import COLOURS, MARKERS, OTHERS, add_legend, new_figure, tell, why_missing
@@ -81,13 +80,13 @@ def _place(row: Row) -> str:
     )
 
 
-def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Noise) -> Any:
+def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], report: Sequence[Row]) -> Any:
     """Throughput over the size of the buckets; None where no sweep that one could read is there.
 
     Args:
         rows: of settings.
         name: of each row by its case's id.
-        noise: of the run.
+        report: all rows, among which a difference must be clear.
     """
     sweeps = sweeps_of(rows, name)
     measured = [row for one in sweeps for row in one.rows if _rate(row)]
@@ -102,7 +101,7 @@ def sweep_figure(rows: Sequence[Row], name: Mapping[str, str], noise: Noise) -> 
         shift = (number - (len(sweeps) - 1) / 2) * 0.5 / max(len(sweeps), 4)
         at = {place: index + shift for index, place in enumerate(places)}
         look = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
-        _sweep(axes, one, at, look, noise)
+        _sweep(axes, one, at, look, report)
     axes.set_xticks(range(len(places)), [_ticks(place, sweeps) for place in places])
     axes.set_xlim(-0.6, len(places) - 0.4)
     axes.set_ylim(0, 1.25 * max(map(_rate, measured)))
@@ -138,10 +137,10 @@ def _sweep(
     sweep: Sweep,
     places: Mapping[str, float],
     look: tuple[str, str],
-    noise: Noise,
+    report: Sequence[Row],
 ) -> None:
     colour, _ = look
-    found = ranking(sweep.rows, noise)
+    found = ranking_among(sweep.rows, report)
     points = [(places[_place(row)], row) for row in sweep.rows]
     drawn = [(at, row) for at, row in points if _rate(row)]
     axes.plot(

@@ -133,6 +133,8 @@ def _place(row: Row) -> tuple[int, int, float]:
 def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
     columns = [
         *named(rows),
+        # Beside the name, where no window is too narrow to show it.
+        Column("parity", cells.parity, is_figure=False, is_text=True),
         Column(f"{_unit(rows)}s/s", cells.throughput, hover=cells.each_launch),
         Column("speedup", lambda row: cells.comparison(row.speedup)),
         Column("efficiency", cells.efficiency),
@@ -143,7 +145,6 @@ def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
         ),
         Column("communication, ms", cells.busy),
         Column("exposed, ms", cells.exposed),
-        Column("parity", cells.parity, is_figure=False, is_text=True),
     ]
     if all(cells.peer(row) in {cells.DASH, cells.REFERENCE} for row in rows):
         return [column for column in columns if column.cell is not cells.peer]
@@ -167,7 +168,7 @@ def _details(rows: Sequence[Row], memory: str) -> list[Column]:
     further = [name for name in PEAKS if name != memory]
     columns = [
         Column("vs itself on 1", lambda row: cells.comparison(row.own_speedup)),
-        Column("step ms, median / p90", cells.step),
+        Column("step ms, mean / median / p90", cells.step),
         Column("waits for data, ms", cells.loading),
         Column("GFLOP/s a device", cells.flops),
         Column("of its matrix rate", cells.utilisation),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.analyze.ranking import is_comparable
+from bench.analyze.ranking import is_comparable, place
 from bench.analyze.rows import Row
 from bench.report import cells
 from bench.report.drawing import Looks, add_legend, missing_entries, new_figure, tell
 from bench.report.lanes import by_devices
 
-FRONT = "nothing is better in both"
+FRONT, NOT_RANKED = "nothing ranked is better in both", "hollow: not ranked"
 ALIKE = 0.02
 """Relative difference of memory up to which there is nothing to weigh."""
 
@@ -41,6 +41,14 @@ def front(rows: Sequence[Row], memory: str) -> list[Row]:
     return found
 
 
+def _by_place(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that may be ranked with each other: of as many hosts, with links of one speed."""
+    places: dict[object, list[Row]] = {}
+    for row in rows:
+        places.setdefault(place(row.case), []).append(row)
+    return list(places.values())
+
+
 def _rate(row: Row) -> float:
     return 0.0 if row.samples_per_s is None else row.samples_per_s.value * row.units_per_sample
 
@@ -62,16 +70,23 @@ def tradeoff_figure(rows: Sequence[Row], memory: str) -> Any:
         return None
     looks = Looks(rows)
     figure, axes = new_figure(6.8, 4.4)
-    best = front(shown, memory)
-    places = [((peak_of(row, memory) or 0) / cells.GIB, _rate(row)) for row in best]
-    if len(places) > 1:
-        axes.step(
-            [x for x, _ in places], [y for _, y in places], "--", where="post", color="#777777",
-            linewidth=1, label=FRONT, zorder=1,
-        )  # fmt: skip
+    best = []
+    for some in _by_place(shown):
+        edge = front(some, memory)
+        best += edge
+        if len(edge) > 1:
+            axes.step(
+                [(peak_of(row, memory) or 0) / cells.GIB for row in edge], list(map(_rate, edge)),
+                "--", where="post", color="#777777", linewidth=1, label=FRONT, zorder=1,
+            )  # fmt: skip
     points = [row for row in shown if has_both(row, memory)]
     for row in points:
         _point(axes, row, memory, looks, is_best=row in best)
+    if not all(map(is_comparable, points)):
+        axes.plot(
+            [], [], "o", color="#555555", markerfacecolor="none", linestyle="none",
+            label=NOT_RANKED,
+        )  # fmt: skip
     missing_entries(axes, [row for row in shown if not has_both(row, memory)], looks)
     top = 1.15 * max(map(_rate, points))
     ends = [row.samples_per_s.high for row in points if row.samples_per_s is not None]
@@ -96,7 +111,8 @@ def _point(axes: Any, row: Row, memory: str, looks: Looks, *, is_best: bool) -> 
         axes.plot([x, x], ends, color=colour, linewidth=0.9, alpha=0.5, zorder=2)
     (point,) = axes.plot(
         x, y, marker, color=colour, label=label, markersize=8 if is_best else 6, zorder=3,
-        markeredgecolor="#000000" if is_best else colour, markeredgewidth=1.2 if is_best else 0.5,
-        linestyle="none",
+        markeredgecolor="#000000" if is_best else colour,
+        markeredgewidth=0.5 if is_comparable(row) and not is_best else 1.2,
+        linestyle="none", markerfacecolor=colour if is_comparable(row) else "none",
     )  # fmt: skip
     tell(point, f"{label}: {cells.significant(x)} GiB, {cells.throughput(row)} {row.unit}s/s")

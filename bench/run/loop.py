@@ -118,7 +118,7 @@ class Timed:
 
     step_s: list[float]
     phase_s: dict[str, float]
-    """Median over the steps."""
+    """Median over the steps; where they are not all alike, mean over whole rounds."""
     window_s: float
     block_steps: int
     stopped_by: Literal["min_steps", "target_interval", "max_s"]
@@ -283,8 +283,8 @@ def run_window(engine: Engine, window: Window, length: Length) -> Timed:
         spent_s += engine.slowest(blocks[-1].elapsed_s)
         enough = len(blocks) * length.block_steps >= window.min_steps
         if enough and spent_s > OVERTIME * window.max_s:
-            return _timed(blocks, length.block_steps, "max_s")
-    return _timed(blocks, length.block_steps, length.set_by)
+            return _timed(blocks, length.block_steps, "max_s", engine.rhythm)
+    return _timed(blocks, length.block_steps, length.set_by, engine.rhythm)
 
 
 def run_sync_pairs(engine: Engine, window: Window, block_steps: int) -> list[tuple[float, float]]:
@@ -317,12 +317,15 @@ def _timed(
     blocks: list[Block],
     block_steps: int,
     stopped_by: Literal["min_steps", "target_interval", "max_s"],
+    rhythm: Rhythm,
 ) -> Timed:
+    # A median of unlike steps would be of one kind of them, and blocks are whole rounds.
+    typical = statistics.median if rhythm.period == 1 else statistics.fmean
     phases = dict.fromkeys(name for block in blocks for name in block.phase_s)
     return Timed(
         step_s=[step for block in blocks for step in block.step_s],
         phase_s={
-            name: statistics.median(part for block in blocks for part in block.phase_s[name])
+            name: typical(part for block in blocks for part in block.phase_s[name])
             for name in phases
         },
         window_s=sum(block.elapsed_s for block in blocks),

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from bench.analyze.recommend import Answer, need_of, no_answer, recommend
+from bench.analyze.ranking import rankings
+from bench.analyze.recommend import Answer, need_of, no_answer, recommend, usual_need_of
 from bench.analyze.scaling import rows_of
 from bench.plan.case import Case
 from bench.records.record import Memory, Parity, Record
@@ -138,6 +140,53 @@ def test_fewer_devices_that_do_as_much_are_told() -> None:
     assert found.devices == 2
     assert found.with_less is not None
     assert found.with_less.case.label == "single"
+
+
+def test_each_speed_of_the_links_has_an_answer_of_its_own() -> None:
+    def linked(strategy: str, link: str, rate: float) -> list[Record]:
+        return around(make_case(strategy=strategy, world_size=2, nodes=2, link=link), rate)
+
+    records = [
+        *around(SINGLE, 100),
+        *linked("ddp", "1gbit", 90),
+        *linked("fsdp", "1gbit", 50),
+        *linked("ddp", "10gbit", 180),
+        *linked("fsdp", "10gbit", 200),
+    ]
+    slow, fast = recommend(rows_of([], records))
+    assert (labels(slow), labels(fast)) == (["ddp", "fsdp"], ["fsdp", "ddp"])
+    assert slow.with_less is not None
+    assert slow.with_less.case.label == "single"
+    assert fast.with_less is None
+
+
+def test_the_report_and_the_choice_say_the_same() -> None:
+    cases = [make_case(strategy="fsdp", world_size=2, env={"A": str(n)}) for n in range(9)]
+    records = [
+        one for number, case in enumerate(cases) for one in around(case, 100 - 1.2 * number, 0.01)
+    ]
+    rows = rows_of([], records)
+    (answer,), (ranked,) = recommend(rows), rankings(rows)
+    assert answer.tied == ranked.level
+    assert [row for row, _ in ranked.behind] == answer.eligible[1 + len(ranked.level) :]
+    assert ranked.behind
+    assert ranked.level
+
+
+def test_memory_is_compared_in_medians() -> None:
+    sizes = (600, 610, 800)  # MB: one launch held more
+    proved = parity(PAIR)
+    found = [
+        msgspec.structs.replace(
+            one, memory=memory(PAIR, allocated=[size * 10**6, (size - 100) * 10**6])
+        )
+        for one, size in zip(launches(PAIR, 100, 101, 99), sizes, strict=True)
+    ]
+    (row,) = rows_of([], [*found, proved])
+    most, usual = need_of(row), usual_need_of(row)
+    assert most is not None
+    assert usual is not None
+    assert (most.bytes, usual.bytes) == (800 * 10**6, 610 * 10**6)
 
 
 def test_what_is_trained_is_not_chosen_and_how_is() -> None:

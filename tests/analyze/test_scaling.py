@@ -17,6 +17,7 @@ from bench.records.record import (
     CollectiveCost,
     Communication,
     Compilation,
+    Compute,
     Memory,
     Parity,
     Record,
@@ -398,6 +399,28 @@ def test_quantiles_of_steps_are_of_each_launch() -> None:
     # One slow launch of three is no tail of slow steps.
     found = row(launches(SINGLE, 100, 100, 50), SINGLE)
     assert found.step_median_s == found.step_p90_s == pytest.approx(0.04)
+
+
+def test_a_device_does_what_all_rows_like_it_have_measured() -> None:
+    others = [make_case(strategy="ddp", world_size=2, seed=seed) for seed in (1, 2)]
+    alone = Compute(step_flops=1e9, matrix_flops_per_s=70e9)
+    rates = (50e9, 90e9, 100e9)  # of equal cores, minutes apart
+    records = launches(SINGLE, 99, 100, 101, compute=alone)
+    for case, rate in zip([PAIR, *others], rates, strict=True):
+        compute = Compute(step_flops=8e9, matrix_flops_per_s=rate)
+        records += launches(case, 100, 101, 99, compute=compute)
+    one, *pairs = rows_of([], records)
+    assert one.matrix_flops_per_s == 70e9
+    assert [found.matrix_flops_per_s for found in pairs] == [90e9] * 3
+    # 8 GFLOP a step of 8 samples are 100 GFLOP/s at 100 samples/s, of 2 x 90.
+    assert pairs[0].utilisation == pytest.approx(100 / 180, rel=0.01)
+
+
+def test_what_the_allocator_takes_of_one_row_alone_is_told() -> None:
+    faulty = launches(SINGLE, 99, 100, 101, flags=["page_faults"])
+    assert row([*faulty, *launches(PAIR, 119, 120, 121)], PAIR).flags == ["page_faults_differ"]
+    both = launches(PAIR, 119, 120, 121, flags=["page_faults"])
+    assert row([*faulty, *both], PAIR).flags == ["page_faults"]
 
 
 def test_superlinear_speedup_is_flagged() -> None:

@@ -35,6 +35,20 @@ NO_MEMORY = Memory(
 PNG = b"\x89PNG"
 
 
+def test_a_device_without_a_figure_leaves_a_gap_in_its_own_place() -> None:
+    held = Memory(
+        peak_allocated_bytes=[None, 2**30],
+        peak_reserved_bytes=[None] * 2,
+        peak_driver_bytes=[None] * 2,
+        peak_process_bytes=[None] * 2,
+    )
+    found = launches(make_case(strategy="ddp", world_size=2), 99, 100, 101, memory=held)
+    (axes,) = charts_module._memory(rows_of([], found), "tensor").axes
+    (bar,) = axes.patches
+    assert bar.get_y() > axes.get_yticks()[0] - 1e-9  # in the lane's lower half
+    assert [text.get_text() for text in axes.texts] == ["✕ no figure"]
+
+
 def table(sizes: tuple[int, ...] = (1, 2), ways: int = 3, **changes: Any) -> Table:
     records: list[Record] = launches(make_case(strategy="single"), 99, 100, 101)
     for way in range(ways):

@@ -45,6 +45,7 @@ def test_a_regression_is_a_page_and_an_exit_code(
     out = capsys.readouterr().out
     assert out.startswith("## 2 cases in both runs: 1 slower, 1 no clear difference")
     assert "| slower: -25.0% (" in out
+    assert "| no clear difference, +0" in out
     assert "\n<details><summary>All pairs</summary>\n" in out
     assert compare(base, new, "--fail-on-regression", 20) == 1
     assert "**Regression**: 1 case clearly slower by 20 % or more." in capsys.readouterr().out

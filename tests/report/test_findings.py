@@ -7,7 +7,7 @@ import pytest
 
 from bench.analyze.rows import Row
 from bench.analyze.scaling import rows_of
-from bench.plan.case import Case
+from bench.plan.case import Case, identify
 from bench.records.record import BatchTrial, Communication, MaxBatch, Memory, Parity, Record
 from bench.report.findings import Kind, findings, headline
 from bench.report.naming import listed
@@ -104,6 +104,43 @@ def test_what_only_stands_for_an_algorithm_is_not_ranked() -> None:
     )
 
 
+def test_what_trains_otherwise_is_faster_by_the_rule_for_all_differences() -> None:
+    case = pair("ddp", label="ddp(comm_hook=x)", options={"comm_hook": "x"})
+    near = [*launches(case, 188, 187, 189), parity(case, Parity(verdict="lossy_by_design"))]
+    twin = launches(identify(msgspec.structs.replace(pair("ddp"), twin=True, id="")), 192, 193, 191)
+    assert len(of("fastest", rows_of([], [*DDP, *near]))) == 2
+    (text,) = of("fastest", rows_of([], [*DDP, *near, *twin]))
+    assert text.startswith("On 2 devices only ddp could be ranked")
+
+
+def test_a_row_on_fewer_devices_that_does_more_is_named() -> None:
+    alone = measured(make_case(strategy="ddp"), 240, 241, 239)
+    texts = of("fastest", rows_of([], [*SINGLE, *alone, *DDP, *FSDP]))
+    assert texts[1] == (
+        "Fewer devices did as much or more: ddp x1 has 240 ± 3 images/s, of which ddp x2 reaches "
+        "0.750 times."
+    )
+    assert len(of("fastest", rows_of([], [*SINGLE, *DDP, *FSDP]))) == 1
+
+
+def test_each_speed_of_the_links_has_its_own_sentences() -> None:
+    rows = rows_of([], [
+        *SINGLE,
+        *measured(pair("ddp", nodes=2, link="300mbit"), 49, 50, 51),
+        *measured(pair("fsdp", nodes=2, link="300mbit"), 24, 25, 26, gib=0.25),
+        *measured(pair("ddp", nodes=2, link="10gbit"), 179, 180, 181),
+        *measured(pair("fsdp", nodes=2, link="10gbit"), 89, 90, 91, gib=0.25),
+    ])  # fmt: skip
+    texts = of("fastest", rows)
+    assert texts[0].startswith("On 2 devices, links of 300mbit, ddp is the fastest: 5")
+    assert texts[0].endswith("Clearly slower: fsdp (-50%).")
+    assert texts[1].startswith("Fewer devices did as much or more: single x1 has ")
+    assert texts[2].startswith("On 2 devices, links of 10gbit, ddp is the fastest: 1")
+    memory = of("memory", rows)
+    assert memory[0].startswith("Least memory on 2 devices, links of 300mbit: fsdp with 0.250 GiB")
+    assert len(memory) == 2
+
+
 def test_each_setting_has_a_sentence_or_no_clear_difference() -> None:
     text, warning = of("settings", settings_rows())
     assert warning.startswith("The sweep of bucket sizes on 2 devices cannot show an effect")
@@ -133,6 +170,10 @@ def communicating(exposed_s: float, **changes: Any) -> list[Row]:
 def test_communication_binds_where_nothing_hides_much_of_it() -> None:
     assert of("communication", communicating(0.06)) == [
         "Communication that nothing hides binds on 2 devices: ddp (60% of a step)."
+    ]
+    assert of("communication", communicating(0.02)) == [
+        "Communication that nothing hides may bind on 2 devices, which one profile does not tell: "
+        "ddp (20% of a step)."
     ]
     assert of("communication", communicating(0.005)) == [
         "Communication does not bind on 2 devices: at most 5% of a step is communication that "
@@ -172,6 +213,30 @@ def test_rows_not_to_lean_on_are_named_with_the_reason() -> None:
         "Not proved to train the same model: zero x2.",
         "Do not lean on zero x2: the devices were held back.",
     ]
+
+
+def test_a_slow_baseline_is_what_is_not_to_be_leant_on() -> None:
+    faulty = measured(make_case(), 99, 100, 101, flags=["page_faults"])
+    alone = measured(make_case(strategy="ddp"), 139, 140, 141)
+    assert of("doubt", rows_of([], [*faulty, *alone, *DDP])) == [
+        "Do not lean on speedups over single x1: ddp x1 has more speedup than devices, so that "
+        "this baseline is too slow, or caches explain it; page faults slow this baseline down, "
+        "and not ddp x1 and ddp x2."
+    ]
+    quick = measured(pair("ddp"), 179, 180, 181, flags=["page_faults"])
+    assert of("doubt", rows_of([], [*SINGLE, *quick])) == [
+        "Do not lean on speedups over single x1: page faults slow ddp x2 down, and not this "
+        "baseline."
+    ]
+
+
+def test_wide_intervals_are_no_doubt_but_what_is_known() -> None:
+    rows = rows_of([], measured(pair("ddp"), 90, 100, 110))
+    assert of("doubt", rows)[-1] == "The figure of ddp x2 is known to ± 28% only."
+    both = [*measured(pair("ddp"), 90, 100, 110), *measured(pair("fsdp"), 80, 100, 120)]
+    assert "Figures of both rows are known to ± 28% to ± 58% only." in of(
+        "doubt", rows_of([], both)
+    )
 
 
 def test_a_report_of_nothing_says_so() -> None:

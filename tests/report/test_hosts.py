@@ -12,9 +12,12 @@ from bench.analyze.scaling import rows_of
 from bench.plan.case import Case, identify
 from bench.records.record import CollectiveCost, Communication, Record
 from bench.report.charts import write_charts
+from bench.report.index import where
+from bench.report.links import link_figure
 from bench.report.network import network_section
 from bench.report.notes import variants
 from bench.report.page import markdown
+from bench.report.summary import machine_lines
 from bench.report.tables import tables_of
 from tests.analyze.test_scaling import SINGLE, launches, timing
 from tests.fakes import make_case
@@ -129,6 +132,38 @@ def test_a_line_a_strategy_against_the_speed_of_links(tmp_path: Path) -> None:
         assert f"<!-- {word}" in text or word in text
     (charts,) = write_charts(tables_of(rows_of([], launches(LINKS[0], 1, 2, 3))), tmp_path)
     assert not [one for one in charts if one.svg.stem.endswith("-link")], "one speed is no line"
+
+
+def test_lines_stand_beside_each_other_where_links_are_alike() -> None:
+    others = [msgspec.structs.replace(case, strategy="fsdp", label="fsdp") for case in LINKS]
+    further = [one for case in others for one in launches(identify(case), 99, 100, 101)]
+    figure = link_figure(rows_of([], [*records(), *further]))
+    lines = [box.lines[0] for box in figure.axes[0].containers]
+    first, second = ([float(x) for x in line.get_xdata()] for line in lines)
+    assert len(first) == len(second) == 3
+    for one, other, rate in zip(first, second, (3e8, 1e9, 1e10), strict=True):
+        assert one < rate < other < 1.3 * one
+
+
+@pytest.mark.parametrize(
+    ("hosts", "kind", "words"),
+    [
+        ([[0], [1]], "emulated", "2 cores"),
+        ([[0], [0]], "emulated", "1 core"),  # one machine: the same one
+        ([[0, 1], [0, 1]], "ethernet", "4 cores"),
+        ([], "", "1 core"),
+    ],
+)
+def test_cores_are_those_of_all_hosts(hosts: list[list[int]], kind: str, words: str) -> None:
+    info = make_info()
+    info.environment |= {
+        "cores": [0],
+        "cpu": "a CPU",
+        "hosts": [{"name": f"h{number}", "cores": cores} for number, cores in enumerate(hosts)],
+        "network": {"kind": kind},
+    }
+    assert where(info).startswith(f"{words} of a CPU, torch")
+    assert machine_lines(info)[0].startswith(f"CPU: a CPU, {words} used, ")
 
 
 def test_the_page_says_what_emulating_distorts() -> None:

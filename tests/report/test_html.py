@@ -137,6 +137,7 @@ def test_colours_stand_out_in_the_dark() -> None:
         ("-54.9%", "-54.9"),
         ("0.682 / 0.456", "0.682"),
         ("first 3.00, others 1.00", "3.00"),
+        ("no clear difference, +6% (-1% to +14%)", "+6"),
         ("no clear difference", ""),
         ("–", ""),
     ],

@@ -51,9 +51,8 @@ def test_the_report_holds_the_table(tmp_path: Path) -> None:
         for line in text.splitlines()
         if "| ddp " in line
     ]
-    assert scaling[:5] == ["2", "ddp", "180 ± 3", "1.80 (1.76-1.84)", "90%"]
-    assert scaling[-1] == "exact"
-    assert details[:4] == ["2", "ddp <sup>[1]</sup>", "–", "44.4 / 44.4"]
+    assert scaling[:6] == ["2", "ddp", "exact", "180 ± 3", "1.80 (1.76-1.84)", "90%"]
+    assert details[:4] == ["2", "ddp <sup>[1]</sup>", "–", "44.4 / 44.4 / 44.4"]
     assert "2 cases: 2 measured. 6 timed launches." in text
     assert "a CPU, 2 cores used, 16.0 GiB" in text
 

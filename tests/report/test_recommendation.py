@@ -9,6 +9,7 @@ import pytest
 
 from bench.cli import run_command_line
 from bench.plan.case import identify
+from bench.records.record import Record
 from tests.analyze.test_compare import FAILED, around
 from tests.analyze.test_scaling import PAIR, SINGLE, launches
 from tests.fakes import make_case
@@ -76,7 +77,8 @@ def test_a_setting_that_brings_nothing_clear_is_not_chosen(
     assert recommend(place) == 0
     page = capsys.readouterr().out
     assert "**ddp** on 2 devices." in page
-    assert "noise does not tell it from the fastest, ddp(bucket\\_cap\\_mb=4)" in page
+    assert "noise does not tell it from the one with the highest figure, ddp(bucket\\_" in page
+    assert "needs the least memory" not in page  # all need as much
     assert "and it has fewer settings, on the most devices measured, 2: 180 ± " in page
     assert "- Runner-up: ddp(bucket\\_cap\\_mb=4), 181 ± " in page
     assert "; no clear difference, +0.6% (" in page
@@ -105,3 +107,32 @@ def test_mistakes(
 ) -> None:
     assert recommend(run, *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def held(records: list[Record], mebibytes: int) -> list[Record]:
+    """With so much resident memory on each device."""
+    return [
+        record
+        if record.memory is None
+        else msgspec.structs.replace(
+            record,
+            memory=msgspec.structs.replace(
+                record.memory, peak_process_bytes=[mebibytes * 2**20] * record.case.world_size
+            ),
+        )
+        for record in records
+    ]
+
+
+@pytest.mark.parametrize(("other", "is_told"), [(600, False), (500, True)])
+def test_less_memory_is_named_where_it_is_more_than_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: int, is_told: bool
+) -> None:
+    place = folder(
+        tmp_path / "run", [*held(around(PAIR, 181), 616), *held(around(CAPPED, 180), other)]
+    )
+    assert recommend(place) == 0
+    page = capsys.readouterr().out
+    assert "**ddp** on 2 devices." in page
+    assert "- Why: the highest figure of 2 eligible rows, on the most devices measured, 2" in page
+    assert ("needs the least memory: 0.488 GiB in the median launch" in page) is is_told

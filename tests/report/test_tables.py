@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -257,10 +259,28 @@ def test_rows_are_set_against_plain_ddp() -> None:
     cells = {row.case.label: column.cell(row) for row in table.rows}
     assert cells["single"] == "–"
     assert cells["ddp"] == "the reference"
-    assert cells["dp"] == "no clear difference"
+    assert re.fullmatch(r"no clear difference, \+0\.\d% \(-\d\.\d% to \+\d\.\d%\)", cells["dp"])
     assert cells["fsdp"].startswith("-49.7% (-5")
     (alone,) = tables_of(rows_of([], records[:5]))
     assert "against ddp" not in [one.heading for one in alone.columns]
+
+
+def test_two_baselines_in_one_column_are_named() -> None:
+    steps = {"accumulation_steps": 4}
+    cases = [
+        make_case(),
+        make_case(**steps),
+        PAIR,
+        make_case(strategy="ddp", world_size=2, **steps),
+    ]
+    records = [launches(case, 100 + n, 101 + n, 99 + n) for n, case in enumerate(cases)]
+    text = markdown(
+        make_info(), [], tables_of(rows_of([], [one for some in records for one in some]))
+    )
+    assert "speedup: over single on one device" in text
+    assert "speedup: over single, accumulation\\_steps 4 on one device" in text
+    alone = markdown(make_info(), [], tables_of(rows_of([], [*records[0], *records[2]])))
+    assert "speedup: over" not in alone
 
 
 def test_a_terminal_has_80_columns_however_wide_the_intervals_are() -> None:

@@ -309,6 +309,16 @@ def test_warm_up_and_blocks_are_whole_rounds() -> None:
     assert LATE.ends_round(session_of(engine).steps)
 
 
+def test_phases_of_unlike_steps_are_means_over_whole_rounds() -> None:
+    time = FakeTime()
+    engine = dataclasses.replace(make_engine(time), rhythm=Rhythm(period=4))
+    session, count = session_of(engine), itertools.count(1)
+    session.optimizer_step = lambda: time.sleep(0.9 if next(count) % 4 == 0 else 0.1)  # type: ignore[method-assign] # one step in four averages
+    timed = run_window(engine, WINDOW, length(3, 4))
+    assert timed.phase_s["optimizer"] == pytest.approx(0.3)
+    assert sum(timed.phase_s.values()) == pytest.approx(timed.window_s / 12)
+
+
 def test_pairs_of_blocks_are_whole_rounds_too() -> None:
     engine = dataclasses.replace(make_engine(FakeTime(), forward_s=0.1), rhythm=LATE)
     run_sync_pairs(engine, Window(max_s=0.5), 4)

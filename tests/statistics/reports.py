@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from bench.analyze.ranking import rankings
 from bench.analyze.rows import Comparison, Row, Twin
 from bench.analyze.scaling import rows_of
 from bench.analyze.stats import Noise, chance_of, noise_of, ratio_of
@@ -41,21 +43,34 @@ def variant(number: int) -> Case:
 VARIANTS = [variant(number) for number in range(ROWS)]
 
 
-def verdicts(rows: Figures, peer: Sequence[float], twin: Sequence[float] | None) -> list[str]:
-    """What a report says of each row against plain DDP; one device, much slower, is there too.
+class Alarms(NamedTuple):
+    """Shares of reports on equal rows that say something else."""
+
+    tables: float
+    """With a verdict against plain DDP."""
+    rankings: float
+    """With a row that is called slower than the one with the highest figure."""
+
+
+def report(rows: Figures, peer: Sequence[float], twin: Sequence[float] | None) -> list[Row]:
+    """The rows of a report; one device, much slower, is there too.
 
     Args:
         rows: figures per launch, of variants of DDP.
         peer: of plain DDP.
         twin: of its repeat, where there is one.
     """
-    cases = dict(zip((case.id for case in VARIANTS), VARIANTS, strict=True))
     drawn = [*zip(VARIANTS, rows, strict=True), (PEER, peer)]
     drawn += [(TWIN, twin)] if twin is not None else []
     # One device's launches scatter as the peer's do, in another order.
     drawn.append((ONE, [figure / SPEEDUP for figure in rotated(peer)]))
-    found = rows_of([], _by_rounds(drawn))
-    return [str(row.peer.verdict) for row in found if row.case.id in cases]
+    return rows_of([], _by_rounds(drawn))
+
+
+def verdicts(found: Sequence[Row]) -> list[str]:
+    """What a report says of each variant against plain DDP."""
+    ids = {case.id for case in VARIANTS}
+    return [str(row.peer.verdict) for row in found if row.case.id in ids]
 
 
 def rotated(figures: Sequence[float]) -> list[float]:
@@ -73,19 +88,21 @@ def _by_rounds(drawn: Sequence[tuple[Case, Sequence[float]]]) -> list[Record]:
     ]
 
 
-def false_alarms(draw: Draw, *, reports: int, with_twin: bool = True) -> float:
-    """Share of reports on equal rows with any verdict but "no clear difference".
+def false_alarms(draw: Draw, *, reports: int, with_twin: bool = True) -> Alarms:
+    """How many reports on equal rows find a difference.
 
     Args:
         draw: figures of equal cases.
         reports: to make.
         with_twin: whether the noise floor is known.
     """
-    alarms = []
+    tables, ranks = [], []
     for _ in range(reports):
         *rows, peer, twin = draw(ROWS + 2)
-        alarms.append(set(verdicts(rows, peer, twin if with_twin else None)) != {NOTHING})
-    return statistics.fmean(alarms)
+        found = report(rows, peer, twin if with_twin else None)
+        tables.append(set(verdicts(found)) != {NOTHING})
+        ranks.append(any(one.behind for one in rankings(found)))
+    return Alarms(statistics.fmean(tables), statistics.fmean(ranks))
 
 
 def power(draw: Draw, *, change: float, reports: int) -> float:
@@ -94,7 +111,7 @@ def power(draw: Draw, *, change: float, reports: int) -> float:
     for _ in range(reports):
         *rows, peer, twin = draw(ROWS + 2)
         rows[5] = [figure * (1 + change) for figure in rows[5]]
-        found.append(verdicts(rows, peer, twin)[5] == "faster")
+        found.append(verdicts(report(rows, peer, twin))[5] == "faster")
     return statistics.fmean(found)
 
 
