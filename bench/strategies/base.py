@@ -340,7 +340,7 @@ class ModuleSession:
     """Whether an optimizer step needs synchronised gradients, since it communicates or its share of
     them is made by that. After a micro-step without, gradients are only cleared: a scaler would
     find none, or let some ranks step and others not."""
-    is_synchronised: bool = field(default=True, init=False)
+    is_synchronised: bool = True
     """Whether the last micro-step was."""
 
     @functools.cached_property

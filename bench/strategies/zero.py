@@ -72,8 +72,7 @@ def prepare(problem: Problem, context: Context) -> Session:
     )
     assert isinstance(session, ModuleSession)
     assert isinstance(session.optimizer, ZeroRedundancyOptimizer)
-    given = [one.name for one in dataclasses.fields(session) if one.init]
-    parts = {name: getattr(session, name) for name in given}
+    parts = {one.name: getattr(session, one.name) for one in dataclasses.fields(session)}
     return ZeroSession(**parts | {"state_keeper": session.optimizer.optim, "steps_together": True})
 
 

@@ -19,7 +19,7 @@ from bench.analyze.rows import Row
 from bench.errors import CONTROL, BenchError
 from bench.plan.case import Machine, PlannedCase
 from bench.plan.matrix import expand
-from bench.plan.registry import all_strategies, all_workloads
+from bench.plan.registry import all_sources, all_strategies, all_workloads
 from bench.plan.suite import parse_suite
 from bench.records.environment import differences
 from bench.records.record import RunInfo
@@ -92,6 +92,7 @@ def load_all() -> None:
     """Import what the package itself needs at its first use."""
     all_workloads()
     all_strategies()
+    all_sources()
 
 
 def check_suite(text: str, machine: Machine) -> str:

@@ -35,7 +35,7 @@ def _options(**axes: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
         optional={
             name: st.one_of(
                 st.sampled_from(values),
-                st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True),
+                st.lists(st.sampled_from(values), min_size=1, max_size=3, unique_by=str),
             )
             for name, values in axes.items()
         },
