@@ -18,7 +18,8 @@ from torch._dynamo.backends.debugging import aot_eager
 from torch._inductor import compile_fx
 
 from bench.strategies import ddp
-from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.base import Context, Session, Strategy
+from bench.strategies.module_session import ModuleSession
 from workloads.base import (
     Batch,
     Build,

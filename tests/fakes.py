@@ -19,8 +19,9 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 
 from bench.plan.case import Case, DeviceInfo, Effort, Machine, PlannedCase, Window, identify
 from bench.strategies import ddp
-from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
+from bench.strategies.base import Context, Mark, Session, Strategy, always
 from bench.strategies.local_sgd import LocalSession
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.saving import State
 from bench.strategies.single import prepare as prepare_single
 from tests import misbehaviour

@@ -18,7 +18,8 @@ from bench.plan.registry import find_strategy, find_workload
 from bench.predict.memory_ddp import BucketedModule
 from bench.predict.memory_fake import conversions, fake_world
 from bench.predict.memory_tracker import AllocationLog
-from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.base import Context, Session, Strategy
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem
 

@@ -17,7 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 from bench.errors import plural
 from bench.run.look import NEAR, Looks, Tensors, copied, distance, mean, names_differ, scaled
 from bench.run.rank import Rank
-from bench.strategies.base import ModuleSession, Session
+from bench.strategies.base import Session
+from bench.strategies.module_session import ModuleSession
 from workloads.base import Batch, Problem
 
 COLLECTIVE = ("gloo:", "nccl:", "c10d::")

@@ -45,7 +45,8 @@ from bench.run.loop import (
 )
 from bench.run.phases import COMPILE
 from bench.run.rank import Rank
-from bench.strategies.base import Session, Strategy, addresses
+from bench.strategies.base import Session, Strategy
+from bench.strategies.module_session import addresses
 from bench.strategies.nature import Exactness
 from workloads.base import Batch, Problem
 

@@ -13,7 +13,7 @@ from bench.measure.clock import LAST_PHASE
 from bench.measure.device import Device
 from bench.records.profile import Gradient, Unit
 from bench.run.loop import Engine, run_block
-from bench.strategies.base import local_bytes
+from bench.strategies.module_session import local_bytes
 
 COPIES = 7
 """Of all tensors, of which the first is left out."""

@@ -29,7 +29,7 @@ from bench.run.profile_overlap import measure_overlap
 from bench.run.profile_wrapper import own_group, parts_under_ddp, parts_under_fsdp
 from bench.run.rank import Rank
 from bench.run.worker import join_group
-from bench.strategies.base import local_bytes
+from bench.strategies.module_session import local_bytes
 from bench.strategies.sharding import units_of, whole_bytes
 from workloads.base import Batch, Problem
 

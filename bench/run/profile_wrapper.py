@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.run.loop import Engine, run_block, warm_up, warmup_rule
 from bench.run.rank import Rank
 from bench.run.worker import join_group
-from bench.strategies.base import ModuleSession
 from bench.strategies.ddp import NEVER
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.sharding import units_of
 
 Parts = dict[str, float]

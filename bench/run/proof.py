@@ -32,7 +32,8 @@ from bench.measure.reference import (
 )
 from bench.run.rank import Rank
 from bench.run.verdict import Shown, verdict
-from bench.strategies.base import Session, autocast
+from bench.strategies.base import Session
+from bench.strategies.module_session import autocast
 from workloads.base import Batch, Problem
 
 ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}

@@ -22,8 +22,9 @@ from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.input import open_input
 from bench.run.phases import NOTHING_COMPILED, Note, Notebook
-from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.base import Context, Session, Strategy
 from bench.strategies.loss_scale import INITIAL_SCALE
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.nature import Exactness, Rhythm
 from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from bench.strategies.base import Context, ModuleSession, Session
+from bench.strategies.base import Context, Session
+from bench.strategies.module_session import ModuleSession
 from workloads.base import Problem
 
 

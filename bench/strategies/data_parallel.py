@@ -20,12 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.plan.case import Case, Machine
-from bench.strategies.base import (
-    Context,
-    Mark,
+from bench.strategies.base import Context, Mark, Session, Strategy
+from bench.strategies.module_session import (
     ModuleSession,
-    Session,
-    Strategy,
     addresses,
     autocast,
     local_bytes,

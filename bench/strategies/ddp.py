@@ -17,14 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.plan.case import Case, Machine
 from bench.strategies import comm_hooks, ddp_check, hierarchical, local_sgd
-from bench.strategies.base import (
-    Context,
-    ModuleSession,
-    Reference,
-    Session,
-    Strategy,
-)
+from bench.strategies.base import Context, Reference, Session, Strategy
 from bench.strategies.ddp_options import DDPOptions
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.nature import Exactness, Rhythm
 from bench.strategies.saving import Saving, whole
 from workloads.base import Facts, Problem

@@ -21,17 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.plan.case import Case, Machine, PositiveInt
-from bench.strategies.base import (
-    AUTOCAST,
-    Context,
-    Mark,
-    Options,
-    Session,
-    Strategy,
-    autocast,
-    local_bytes,
-)
+from bench.strategies.base import Context, Mark, Options, Session, Strategy
 from bench.strategies.deepspeed_fp64 import widened
+from bench.strategies.module_session import AUTOCAST, autocast, local_bytes
 from bench.strategies.saving import Saving
 from workloads.base import Batch, Facts, Problem
 

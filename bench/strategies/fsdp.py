@@ -27,8 +27,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.plan.case import Case, Machine, PositiveInt
 from bench.strategies import groups, sharding
-from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.base import Context, Session, Strategy
 from bench.strategies.kernels import fused_takes_shards
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.sharding import Narrow
 from workloads.base import Facts, Problem
 

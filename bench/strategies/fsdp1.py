@@ -20,7 +20,8 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.plan.case import Case, Machine
 from bench.strategies import groups, sharding
-from bench.strategies.base import Context, ModuleSession, Session, Strategy
+from bench.strategies.base import Context, Session, Strategy
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.saving import Saving, State, take
 from bench.strategies.sharding import Narrow
 from workloads.base import Facts, Problem

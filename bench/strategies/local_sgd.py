@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.strategies.base import ModuleSession
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.nature import Exactness, Rhythm
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.plan.case import Case, PositiveInt
-from bench.strategies.base import AUTOCAST, Context, Options
+from bench.strategies.base import Context, Options
+from bench.strategies.module_session import AUTOCAST
 from bench.strategies.saving import Saving
 from workloads.base import Facts, Problem
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bench.strategies.base import Context, ModuleSession, Session, Strategy, always
+from bench.strategies.base import Context, Session, Strategy, always
+from bench.strategies.module_session import ModuleSession
 from workloads.base import Problem
 
 

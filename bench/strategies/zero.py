@@ -21,8 +21,9 @@ from torch.optim import Optimizer
 
 from bench.plan.case import Case, Machine
 from bench.strategies import ddp, saving
-from bench.strategies.base import Context, ModuleSession, Options, Session, Strategy
+from bench.strategies.base import Context, Options, Session, Strategy
 from bench.strategies.ddp_options import DDPOptions
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.saving import State
 from workloads.base import Facts, Problem
 

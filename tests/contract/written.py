@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from bench.strategies import fsdp
-from bench.strategies.base import Context, Mark, ModuleSession, Session, Strategy, always
+from bench.strategies.base import Context, Mark, Session, Strategy, always
+from bench.strategies.module_session import ModuleSession
 from workloads.base import Batch, Problem
 
 

@@ -17,7 +17,8 @@ from bench.measure import checkpoint_files as files
 from bench.measure.reference import accumulate, step_batches
 from bench.plan.registry import find_strategy
 from bench.run.server import START_METHOD
-from bench.strategies.base import Context, ModuleSession, SavedSession
+from bench.strategies.base import Context, SavedSession
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.saving import by_name, by_number
 from tests.workloads.test_workloads import build
 from workloads.base import Batch, Problem

@@ -18,10 +18,10 @@ from bench.run.handover import RankOutcome
 from bench.run.launch import Launcher
 from bench.run.passes import DIGESTED_BATCHES
 from bench.run.rounds import process_count
-from bench.strategies.base import ModuleSession
 from bench.strategies.checkpointing import checkpoint_units, statistics_kept
 from bench.strategies.kernels import fused_takes_shards
 from bench.strategies.loss_scale import LossScale
+from bench.strategies.module_session import ModuleSession
 from bench.strategies.prepare import prepare
 from tests.fakes import SHORT, make_case, world_of_one
 from tests.run.test_passes import by_operation, communication, run
