@@ -28,6 +28,8 @@ class FakeAccelerator:
         self.calls: list[tuple[str, Any]] = []
         self.used = 10
         self.allocated = 0
+        self.reserved = 0
+        self.stats: dict[str, int] = {}
 
     def set_device_index(self, index: int) -> None:
         self.calls.append(("set_device_index", index))
@@ -38,6 +40,18 @@ class FakeAccelerator:
     def max_memory_allocated(self, index: int) -> int:
         del index
         return self.allocated
+
+    def memory_allocated(self, index: int) -> int:
+        del index
+        return self.allocated
+
+    def memory_reserved(self, index: int) -> int:
+        del index
+        return self.reserved
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        del index
+        return self.stats
 
     def max_memory_reserved(self, index: int) -> int:
         del index
@@ -104,6 +118,19 @@ def test_driver_use_is_the_largest_at_block_ends_less_what_was_there(
     assert peaks.driver == 60
     assert peaks.allocated == 55
     assert peaks.reserved is None  # torch's 0 means that there is no such figure
+
+
+def test_what_is_left_is_what_nobody_uses_and_what_the_allocator_holds(
+    accelerator: FakeAccelerator,
+) -> None:
+    device = AcceleratorDevice("cuda", [0], "nccl")
+    accelerator.used, accelerator.reserved, accelerator.allocated = 60, 50, 20
+    assert device.free_bytes() == 100 - 60 + 50 - 20
+    accelerator.stats = {"num_alloc_retries": 3}
+    assert device.allocator_retries() == 3
+    accelerator.stats = {}  # an allocator that does not count them
+    assert device.allocator_retries() == 0
+    assert (CpuDevice((0,)).free_bytes(), CpuDevice((0,)).allocator_retries()) == (None, 0)
 
 
 def test_a_cpu_has_no_allocator_figures() -> None:
