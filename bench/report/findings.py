@@ -28,7 +28,7 @@ PLACES = {
     "link": "links of {}",
     "latency_ms": "latency of {} ms",
     "optimizer": "{}",
-    "data": "{} data",
+    "data_label": "data {}",
     "seed": "seed {}",
     "cores_per_device": "{} a device",
     "global_batch": "global batch {}",
@@ -74,6 +74,7 @@ def headline(tables: Sequence[Table]) -> str:
 
 def _of_table(table: Table, ranked: Sequence[Ranking]) -> Iterator[tuple[Kind, str]]:
     names = Names(table.rows)
+    ranked = [found for found in ranked if not _is_setting(found, ranked)]
     for found in ranked:
         where, own = _where(found, ranked), Names(found.rows)
         yield "fastest", fastest(found, own, where)
@@ -92,6 +93,13 @@ def _of_table(table: Table, ranked: Sequence[Ranking]) -> Iterator[tuple[Kind, s
     yield from (("doubt", text) for text in doubts(table.rows, names))
 
 
+def _is_setting(found: Ranking, ranked: Sequence[Ranking]) -> bool:
+    """Whether it is a row alone whose data come from elsewhere: settings tell what that changes."""
+    is_alone = not found.level and not found.behind
+    data = {one.best.case.data for one in ranked}
+    return is_alone and found.best.case.data != "device" and "device" in data
+
+
 def _where(found: Ranking, ranked: Sequence[Ranking]) -> str:
     """Devices, and what tells the place or problem from those of the table's other rankings."""
     case, others = found.best.case, [one.best.case for one in ranked]
@@ -101,6 +109,8 @@ def _where(found: Ranking, ranked: Sequence[Ranking]) -> str:
             continue  # it follows from settings
         value = getattr(case, name)
         if len({getattr(other, name) for other in others}) > 1:
+            if name == "data_label":
+                value = value or case.data
             count = plural(value, COUNTED[name]) if name in COUNTED else value
             texts.append(words.format(count))
     return " ".join(texts[:1]) + "".join(f", {text}" for text in texts[1:])

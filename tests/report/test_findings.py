@@ -141,6 +141,25 @@ def test_each_speed_of_the_links_has_its_own_sentences() -> None:
     assert len(memory) == 2
 
 
+def test_a_source_of_data_that_one_row_has_is_a_setting_and_no_ranking() -> None:
+    source: dict[str, Any] = {
+        "data": "host",
+        "data_options": {"workers": 1},
+        "data_label": "host(workers=1)",
+    }
+    plain = [*measured(pair("ddp"), 49, 50, 51), *measured(pair("fsdp"), 24, 25, 26)]
+    loaded = measured(pair("ddp", **source), 44, 45, 46)
+    texts = of("fastest", rows_of([], [*plain, *loaded]))
+    assert len(texts) == 1
+    assert texts[0].startswith("On 2 devices ddp is the fastest: 5")
+    both = [*plain, *loaded, *measured(pair("fsdp", **source), 24, 25, 26)]
+    texts = of("fastest", rows_of([], both))
+    assert [text.partition(" ddp")[0] for text in texts] == [
+        "On 2 devices, data device,",
+        "On 2 devices, data host(workers=1),",
+    ]
+
+
 def test_each_setting_has_a_sentence_or_no_clear_difference() -> None:
     text, warning = of("settings", settings_rows())
     assert warning.startswith("The sweep of bucket sizes on 2 devices cannot show an effect")
