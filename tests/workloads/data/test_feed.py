@@ -195,6 +195,7 @@ def test_pictures_have_the_layout_that_the_workload_asks_for() -> None:
 def _load(sender: Connection) -> None:
     with feed_of(HostOptions(samples=1000, workers=2)) as feed:
         next(feed)
+        time.sleep(1.0)  # all that is to be had beforehand is there, and the workers wait
         sender.send(feed.workers())
         time.sleep(60)
 
