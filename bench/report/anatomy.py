@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -95,11 +96,14 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
             for name in names
             if panel is panels.flat[0] or any(timeline.by_category.get(name, ()))
         }
-        panel.stackplot(
-            [at * 1e3 for at in timeline.at_s], *layers.values(), step="post",
-            colors=[CATEGORIES.get(name, "#000000") for name in layers],
-            labels=[name.replace("_", " ") for name in layers], linewidth=0,
-        )  # fmt: skip
+        totals = itertools.accumulate(
+            layers.values(), lambda under, layer: [a + b for a, b in zip(under, layer, strict=True)]
+        )
+        for depth, (name, total) in enumerate(zip(layers, totals, strict=True)):
+            panel.stairs(
+                *_level([at * 1e3 for at in timeline.at_s], total), fill=True, linewidth=0,
+                color=CATEGORIES.get(name, "#000000"), label=name.replace("_", " "), zorder=1 - depth,
+            )  # fmt: skip
         panel.set_title(title, fontsize=8, loc="left")
         panel.margins(x=0)
         panel.spines[["top", "right"]].set_visible(False)
@@ -112,6 +116,19 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
         panel.set_xlabel("ms since the profiled step began,\nwhich the profile slows", fontsize=8)
     add_legend(figure, panels.flat[0])
     return figure
+
+
+def _level(at: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Steps from each moment to the next, and their edges, one for moments of the same value.
+
+    >>> _level([0.0, 1.0, 2.0, 3.0], [5.0, 5.0, 7.0, 6.0])
+    ([5.0, 7.0], [0.0, 2.0, 3.0])
+    """
+    runs = [
+        next(run)
+        for _, run in itertools.groupby(zip(at[:-1], values[:-1], strict=True), lambda step: step[1])
+    ]
+    return [value for _, value in runs], [*(begin for begin, _ in runs), at[-1]]
 
 
 def _present(parts: Sequence[dict[str, int]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from bench.plan.inputs import share_of
 from bench.plan.registry import find_source, find_workload
 from bench.records.record import Input
 from bench.run.handover import Assignment, RankOutcome
+from bench.run.segments import note_worker
 from bench.run.server import follow_parent
 from bench.strategies.base import Strategy
 from workloads.base import Build, Problem
@@ -56,21 +58,23 @@ def open_input(
         share_of(case, strategy, rank),
         device=build.device,
         dtype=build.dtype,
-        enter_worker=follow_rank,
+        enter_worker=functools.partial(enter_worker, Path(assignment.folder)),
     )
 
 
-def follow_rank(rank: int, worker: int) -> None:
-    """In a worker: die with the rank that has started it, and on its cores.
+def enter_worker(folder: Path, rank: int, worker: int) -> None:
+    """In a worker: die with the rank that has started it, on its cores, and be known.
 
     Workers have the affinity of their rank: on a CPU the cores of its device, which compute, too.
     One that another process has started for the rank ends by torch's own watch, some seconds later.
 
     Args:
+        folder: of the launch.
         rank: its process id.
         worker: number of the worker.
     """
     del worker
+    note_worker(folder)
     if os.getppid() == rank:
         follow_parent(rank)
 

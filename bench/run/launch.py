@@ -33,6 +33,7 @@ from bench.run.hosts import Hosts
 from bench.run.loopback import loopback_variables, outward_variables
 from bench.run.phases import launch_limit_s
 from bench.run.retries import Launched, launch_with_retries
+from bench.run.segments import remove_segments
 from bench.run.watch import Watch
 
 
@@ -255,6 +256,7 @@ class Launcher:
         try:
             yield folder
         finally:
+            remove_segments(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     def _sampler(self, assignment: Assignment, watch: Watch) -> Sampler:

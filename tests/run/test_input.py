@@ -7,10 +7,12 @@ import os
 import msgspec
 import psutil
 
+from bench.measure.machine import SHARED_MEMORY
 from bench.records.record import Input
 from bench.run.handover import RankOutcome
 from bench.run.input import all_input, cpu_s, use_of
 from bench.run.launch import Launcher
+from bench.run.segments import note_worker
 from tests.fakes import make_case
 from tests.run.test_passes import run
 from tests.strategies.test_contract import planned_case
@@ -39,6 +41,20 @@ def test_a_timed_step_loads_and_nothing_is_left(launcher: Launcher) -> None:
     workers = [one for one in psutil.process_iter(["name"]) if one.info["name"] == "pt_data_worker"]
     ours = {one.pid for one in psutil.Process().children(recursive=True)}
     assert not [one for one in workers if one.pid in ours]
+
+
+def test_segments_of_killed_workers_are_removed_and_no_others(launcher: Launcher) -> None:
+    others = SHARED_MEMORY / f"torch_{os.getpid()}0_1_0"
+    others.touch()
+    left = SHARED_MEMORY / f"torch_{os.getpid()}_1_0"
+    try:
+        with launcher.folder() as folder:
+            note_worker(folder)  # as a worker that is killed when it has made a segment
+            left.touch()
+        assert not left.exists()
+        assert others.exists()
+    finally:
+        others.unlink()
 
 
 def test_all_processes_together_say_where_their_workers_ran() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import random
@@ -18,7 +19,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from bench.run.input import follow_rank
+from bench.run.input import enter_worker
 from workloads.base import Batch, Facts, Images
 from workloads.data import host, stream
 from workloads.data.base import Asked, LoaderOptions, Opened, SampledOptions, Source, resolved
@@ -51,8 +52,9 @@ def feed_of(
         scratch=Path("nowhere"),
     )
     share = Share(rank=rank, ranks=ranks, batch=batch)
+    enter = functools.partial(enter_worker, Path("nowhere"))
     feed = open_feed(
-        source, options, asked, share, device=CPU, dtype=torch.float32, enter_worker=follow_rank
+        source, options, asked, share, device=CPU, dtype=torch.float32, enter_worker=enter
     )
     try:
         yield feed
