@@ -17,10 +17,11 @@ from bench.measure.operations import slowest
 from bench.records.collectives import Limit
 from bench.run.process import Place
 
-COPIED, SENT = 2**26, 2**27
-"""Bytes of one copy, and of what is sent one way: far more than a CPU's caches hold."""
-DEVICE_COPIED, DEVICE_COPIES = 2**30, 8
-"""Bytes of a copy on an accelerator, whose caches hold more, and copies in a row."""
+SIZES, DEVICE_SIZES = {"cpu": (2**26, 1)}, (2**30, 8)
+"""Bytes of a copy, far more than the caches hold, and copies in a row: on an accelerator one alone
+would also be what asking for it takes."""
+SENT = 2**27
+"""Bytes that are sent one way."""
 PIECE = 2**20
 REPEATS = 7
 ONE_WAY = "loopback, one way"
@@ -34,8 +35,7 @@ def measure_limits(device: Device, place: Place) -> list[Limit]:
         device: of this process.
         place: of this process.
     """
-    rate = _copy(device) if device.torch_device.type == "cpu" else _copy_on_device(device)
-    found = [Limit(what="memory copy", ranks=place.processes, bytes_per_s=rate)]
+    found = [Limit(what="memory copy", ranks=place.processes, bytes_per_s=_copy(device))]
     if place.processes == 2 and device.torch_device.type == "cpu":
         for what, both in (("loopback", True), (ONE_WAY, False)):
             found.append(Limit(what=what, ranks=2, bytes_per_s=_loopback(place, both=both)))
@@ -43,28 +43,18 @@ def measure_limits(device: Device, place: Place) -> list[Limit]:
 
 
 def _copy(device: Device) -> float:
-    """Bytes a second from one buffer into another."""
-    source = torch.ones(COPIED, dtype=torch.uint8, device=device.torch_device)
-    target = torch.empty_like(source)
-
-    def copy() -> None:
-        target.copy_(source)
-
-    return COPIED / slowest(_median_s(copy))
-
-
-def _copy_on_device(device: Device) -> float:
-    """Likewise, of copies in a row, timed by the device itself."""
-    source = torch.ones(DEVICE_COPIED, dtype=torch.uint8, device=device.torch_device)
+    """Bytes a second from one buffer into another, on the device's own clock."""
+    size, copies = SIZES.get(device.torch_device.type, DEVICE_SIZES)
+    source = torch.ones(size, dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
     clock = device.clock()
 
     def row_s() -> float:
         clock.reserve(3)
         clock.start()
-        device.occupy(DEVICE_COPIES)
+        device.occupy(copies)
         clock.mark("align")
-        for _ in range(DEVICE_COPIES):
+        for _ in range(copies):
             target.copy_(source)
         clock.mark(LAST_PHASE)
         return clock.stop().phase_s[LAST_PHASE][0]
@@ -73,7 +63,7 @@ def _copy_on_device(device: Device) -> float:
     for _ in range(REPEATS):
         slowest(0.0)
         spent.append(row_s())
-    return DEVICE_COPIES * DEVICE_COPIED / slowest(statistics.median(spent))
+    return copies * size / slowest(statistics.median(spent))
 
 
 def _loopback(place: Place, *, both: bool) -> float:
