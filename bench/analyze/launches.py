@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-from scipy import special, stats
+from scipy import special
 
 from bench.analyze.stats import exponential
 
@@ -180,7 +180,9 @@ def typical_scatter(rows: Iterable[Sequence[float]]) -> float:
     if sum(len(row) - 1 for row in known) < LEAST_FREEDOM:
         return 0.0
     # A mean, since the scales of three launches lean to one side; without the oddest rows.
-    return max(float(stats.trim_mean([scale_of(row) for row in known], ODDEST)), LEAST_SCATTER)
+    scales = sorted(map(scale_of, known))
+    cut = int(ODDEST * len(scales))
+    return max(statistics.fmean(scales[cut : len(scales) - cut]), LEAST_SCATTER)
 
 
 def noisy_rows(rows: Mapping[str, Sequence[Launch]]) -> set[str]:

@@ -12,8 +12,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from scipy import stats
-
 from bench.analyze.launches import SURE
 from bench.analyze.stats import percentile
 
@@ -55,6 +53,8 @@ def has_trend(steps: Sequence[float]) -> int:
     before, after = statistics.median(steps[:third]), statistics.median(steps[-third:])
     if abs(after - before) <= CHANGED * before:
         return 0
+    from scipy import stats  # noqa: PLC0415 - most of a page's start, which few windows need
+
     tau = stats.kendalltau(range(len(means)), means)
     if float(tau.pvalue) >= SURE:
         return 0

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from scipy import special, stats
+from scipy import special
 
 CONFIDENCE = 0.95
 SAFETY = 1.2
@@ -210,8 +210,9 @@ def median_of_differences(pairs: Sequence[tuple[float, float]]) -> Estimate:
     differences = sorted(first - second for first, second in pairs)
     count = len(differences)
     median = statistics.median(differences)
-    rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))
-    if rank < 1 or 2 * stats.binom.cdf(rank - 1, count, 0.5) > 1 - CONFIDENCE:
+    below = [float(special.bdtr(heads, count, 0.5)) for heads in range(count + 1)]
+    rank = next(heads for heads, chance in enumerate(below) if chance >= (1 - CONFIDENCE) / 2)
+    if rank < 1 or 2 * below[rank - 1] > 1 - CONFIDENCE:
         return Estimate(value=median, launches=count)
     return Estimate(
         value=median, low=differences[rank - 1], high=differences[-rank], launches=count

@@ -68,6 +68,8 @@ class BlockPlanner:
         self.machine = machine
         self._inputs: dict[bytes, Input] = {}
         """Of each value of ``data``, which many cases share."""
+        self._digests = functools.cache(_digests)
+        self._line = functools.cache(one_line)
 
     def expand(self) -> Iterator[PlannedCase]:
         """The block's cases: workloads, then settings, then strategies, then sizes."""
@@ -295,7 +297,7 @@ class BlockPlanner:
                 env=settings.env,
                 link=settings.link if between else None,
                 latency_ms=settings.latency_ms if between else None,
-                sources=self._sources(model.name, way.name) | given.digests,
+                sources=self._digests(model.name, way.name) | given.digests,
                 data_options=given.settings,
                 data_label=given.label,
             )
@@ -312,11 +314,6 @@ class BlockPlanner:
             ),
         )
 
-    @staticmethod
-    def _sources(*names: str) -> dict[str, str]:
-        """A digest of each that is the user's own."""
-        return {name: code.digest for name, code in codes_of(names).items()}
-
     def _flags(
         self, case: Case, model: _Model, strategy: Strategy, available: int
     ) -> tuple[str, ...]:
@@ -325,7 +322,7 @@ class BlockPlanner:
         except Exception as error:  # a user's own function
             message = f"the flags of {case.strategy} fail: {type(error).__name__}: {error}"
             raise self._error(message, "strategies") from error
-        return tuple(map(one_line, found))
+        return tuple(map(self._line, found))
 
     def _skip_reason(
         self, case: Case, model: _Model, strategy: Strategy, available: int
@@ -373,6 +370,11 @@ class BlockPlanner:
         return asked // steps, asked
 
 
+def _digests(*names: str) -> dict[str, str]:
+    """A digest of each that is the user's own."""
+    return {name: code.digest for name, code in codes_of(names).items()}
+
+
 def _settings(block: Block) -> Iterator[Settings]:
     """The product of a block's axes, the last one named varying fastest."""
     for values in itertools.product(*block.axes.values()):
@@ -406,7 +408,8 @@ def kept(
         while below in dropped:
             below = dropped[below]
         if wanted(one):
-            yield msgspec.structs.replace(one, rung_below=below)
+            is_moved = below != one.rung_below
+            yield msgspec.structs.replace(one, rung_below=below) if is_moved else one
         else:
             dropped[one.case.id] = below
 

@@ -5,6 +5,7 @@ Nothing here imports torch: a plan, a record and a report can be read on any mac
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -78,7 +79,7 @@ class Placed(Protocol):
         """Number of hosts that they are spread over, as many on each."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class Case(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One configuration to measure, with every setting resolved.
 
     ``global_batch = per_device_batch x world_size x accumulation_steps``, in samples of one
@@ -213,7 +214,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of that training: the workload's own, or that times the number of devices."""
 
 
-class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A case of the plan, what to spend on it, and why it will not run, if it will not."""
 
     case: Case
@@ -304,32 +305,28 @@ def identify(case: Case) -> Case:
     """
     payload = _identity(case)
     digest = hashlib.blake2b(payload, digest_size=5).hexdigest()
-    size = f"{case.device}{case.world_size}"
-    parts = [case.workload, case.preset, case.label, size]
-    if case.nodes > 1:
-        parts.append(f"{case.nodes}nodes")
-    if case.precision != "fp32":
-        parts.append(case.precision)
-    if case.compile != "none":
-        parts.append(case.compile)
-    if case.accumulation_steps > 1:
-        parts.append(f"acc{case.accumulation_steps}")
-    parts += [
-        word
-        for word, applies in {
-            case.compile_scope: case.compile != "none" and case.compile_scope != "outside",
-            "checkpointed": case.activation_checkpointing,
-            case.optimizer_kernels: case.optimizer_kernels != "auto",
-            "sync_every": case.accumulation_sync == "every",
-            "env": bool(case.env),
-            case.data: case.data != "device",
-            str(case.link): case.link is not None,
-            f"{case.latency_ms:g}ms" if case.latency_ms is not None else "": bool(case.latency_ms),
-            "twin": case.twin,
-        }.items()
-        if applies
-    ]
-    return msgspec.structs.replace(case, id=f"{_slug('-'.join(parts))}-{digest}")
+    parts = [case.workload, case.preset, case.label, f"{case.device}{case.world_size}"]
+    parts += [word for applies, word in _unusual(case) if applies]
+    return msgspec.structs.replace(case, id=f"{'-'.join(map(_slug, parts))[:80]}-{digest}")
+
+
+def _unusual(case: Case) -> tuple[tuple[bool, str], ...]:
+    """(whether it applies, word) of what an id tells only where it is not as in most cases."""
+    return (
+        (case.nodes > 1, f"{case.nodes}nodes"),
+        (case.precision != "fp32", case.precision),
+        (case.compile != "none", case.compile),
+        (case.accumulation_steps > 1, f"acc{case.accumulation_steps}"),
+        (case.compile != "none" and case.compile_scope != "outside", case.compile_scope),
+        (case.activation_checkpointing, "checkpointed"),
+        (case.optimizer_kernels != "auto", case.optimizer_kernels),
+        (case.accumulation_sync == "every", "sync_every"),
+        (bool(case.env), "env"),
+        (case.data != "device", case.data),
+        (case.link is not None, f"{case.link}"),
+        (bool(case.latency_ms), f"{case.latency_ms or 0:g}ms"),
+        (case.twin, "twin"),
+    )
 
 
 def original_of(case: Case) -> Case:
@@ -357,22 +354,31 @@ def odd_value(value: Any, depth: int = 0) -> str | None:
 def _identity(case: Case) -> bytes:
     """All that makes a case what it is, as JSON; fields added later count where they are set."""
     payload = msgspec.json.encode(case, order="deterministic")
+    if payload.endswith(ALL_DEFAULT):  # as of most
+        return payload[: -len(ALL_DEFAULT)] + NO_ID
     for name in reversed(ADDED):
-        value = getattr(case, name)
-        if value == DEFAULTS[name]:
+        value, text = DEFAULTS[name]
+        if getattr(case, name) == value:
             # The last such text is the field itself: what follows it holds no such name.
-            text = f',"{name}":{msgspec.json.encode(value).decode()}'.encode()
             before, found, after = payload.rpartition(text)
             assert found, f"{name} is a field"
             payload = before + after
     return payload
 
 
+def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, bytes]:
+    """Value, and what it is in a case's JSON."""
+    has_factory = field.default is msgspec.NODEFAULT
+    value = field.default_factory() if has_factory else field.default
+    return value, f',"{field.name}":{msgspec.json.encode(value).decode()}'.encode()
+
+
 DEFAULTS = {
-    field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-    for field in msgspec.structs.fields(Case)
-    if field.name in ADDED
+    field.name: _default(field) for field in msgspec.structs.fields(Case) if field.name in ADDED
 }
+NO_ID = b',"id":""}'
+ALL_DEFAULT = b"".join(DEFAULTS[name][1] for name in ADDED) + NO_ID
+"""How the JSON of a case ends that has none of them set, and no id yet."""
 
 
 def file_name(text: str) -> str:
@@ -385,5 +391,7 @@ def file_name(text: str) -> str:
     return f"suite-{name}" if DEVICE.fullmatch(name) else name
 
 
-def _slug(text: str) -> str:
-    return UNSAFE.sub("_", text)[:80]
+@functools.lru_cache(maxsize=1000)
+def _slug(part: str) -> str:
+    """What an id may contain; many cases have parts in common."""
+    return UNSAFE.sub("_", part)

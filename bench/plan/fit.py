@@ -112,7 +112,7 @@ def nodes_of(asked: int | None, strategy: Strategy, world_size: int, each: int, 
     """
     if asked is not None:
         return asked
-    if strategy.processes == "one":
+    if strategy.processes == "one" or hosts == 1:
         return 1
     enough = (n for n in range(1, hosts + 1) if n * each >= world_size and not world_size % n)
     most = max((n for n in range(1, hosts + 1) if not world_size % n), default=1)

@@ -18,7 +18,7 @@ from bench.report.cells import GIB, known, memory_of, significant, throughput
 from bench.report.changes import change_figure
 from bench.report.curves import curves_figure
 from bench.report.drawing import Chart, Looks, attempt, charts_in, tell
-from bench.report.lanes import lanes_figure, mark_gap
+from bench.report.lanes import add_bar, lanes_figure, mark_gap
 from bench.report.learning_charts import Over, losses_figure
 from bench.report.links import link_figure
 from bench.report.notes import variants
@@ -161,8 +161,7 @@ def _throughput(rows: Sequence[Row]) -> Any:
             mark_gap(axes, lane)
             continue
         rates.append(rate := estimate.value * row.units_per_sample)
-        top, height = lane.part(0, 1)
-        (bar,) = axes.barh(top, rate, height, align="edge", color=looks.of(row)[1])
+        bar = add_bar(axes, lane.part(0, 1), rate, color=looks.of(row)[1])
         tell(bar, f"{lane.name}: {throughput(row)} {unit}s/s")
         if estimate.low is not None and estimate.high is not None:
             ends = [estimate.low * row.units_per_sample, estimate.high * row.units_per_sample]
@@ -193,14 +192,15 @@ def _memory(rows: Sequence[Row], name: str) -> Any:
             mark_gap(axes, lane)
             continue
         for index, peak in enumerate(peaks):
-            top, height = lane.part(index / len(peaks), (index + 1) / len(peaks))
+            place = lane.part(index / len(peaks), (index + 1) / len(peaks))
             if peak is None:
-                mark_gap(axes, lane, "no figure", top + height / 2)
+                mark_gap(axes, lane, "no figure", place[0] + place[1] / 2)
                 continue
-            (bar,) = axes.barh(
-                top, peak / GIB, height, align="edge", color=looks.of(lane.row)[1],
+            bar = add_bar(
+                axes, place, peak / GIB, facecolor=looks.of(lane.row)[1],
                 edgecolor="#ffffff", linewidth=0.5 if len(peaks) > 1 else 0.0,
             )  # fmt: skip
             tell(bar, f"{lane.name}, device {index}: {significant(peak / GIB)} GiB")
+    axes.autoscale_view(scaley=False)
     axes.set_xlim(0, 1.05 * max(axes.get_xlim()[1], 1e-9))
     return figure

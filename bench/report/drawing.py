@@ -142,8 +142,8 @@ def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
 
 def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
     """Both files; the same figure gives the same bytes."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # it has done its work, and need not do it for each format
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)  # it has done its work: a format would draw all twice for it
     contents = {}
     metadata: dict[Path, dict[str, str | None]] = {
         chart.svg: {"Date": None, "Title": chart.title},

@@ -76,11 +76,33 @@ def lanes_figure(rows: Sequence[Row], looks: Looks, xlabel: str) -> tuple[Any, A
     axes.set_ylim(place, 0)
     axes.set_yticks([lane.middle for lane in lanes], names)
     axes.tick_params(axis="y", length=0)
+    axes.yaxis.set_label_coords(0, 0.5)  # it has none, for which all names would be measured
     axes.set_xlabel(xlabel)
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     return figure, axes, lanes
+
+
+def add_bar(
+    axes: Any, place: tuple[float, float], size: float, left: float = 0.0, **looks: Any
+) -> Any:
+    """A lying bar, from ``left`` on; as matplotlib's own, which takes ten times as long.
+
+    Args:
+        axes: to draw into, whose limits of x are made to fit by ``autoscale_view``, or set.
+        place: upper edge and height.
+        size: of the bar, in the units of x.
+        left: where it begins.
+        looks: of a patch.
+    """
+    from matplotlib.patches import Rectangle  # noqa: PLC0415 - reports without charts need none
+
+    bar = Rectangle((left, place[0]), size, place[1], **{"linewidth": 0.0, **looks})
+    bar.sticky_edges.x.append(left)
+    axes.add_artist(bar)
+    axes.update_datalim([(left, place[0]), (left + size, place[0])], updatey=False)
+    return bar
 
 
 def mark_gap(axes: Any, lane: Lane, text: str = "", middle: float | None = None) -> None:
@@ -114,10 +136,8 @@ def stack(
     for name, size in parts.items():
         if size <= 0:
             continue
-        (bar,) = axes.barh(
-            place[0], size, place[1], left=left, align="edge", label=name.replace("_", " "),
-            color=colours.get(name, "#000000"),
-        )  # fmt: skip
+        colour = colours.get(name, "#000000")
+        bar = add_bar(axes, place, size, left, label=name.replace("_", " "), color=colour)
         tell(bar, f"{said}: {name.replace('_', ' ')} {significant(size)} {unit}")
         left += size
 
@@ -144,6 +164,7 @@ def stacked_figure(
 
 def finish(figure: Any, axes: Any, *, order: Iterable[str] = ()) -> None:
     """The legend, and room for the words of gaps where there is nothing but them."""
+    axes.autoscale_view(scaley=False)
     axes.set_xlim(0, max(axes.get_xlim()[1], 1e-9))
     places = {name.replace("_", " "): place for place, name in enumerate(order)}
     add_legend(figure, axes, key=lambda label: places.get(label, len(places)))

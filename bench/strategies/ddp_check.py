@@ -13,21 +13,25 @@ from bench.strategies.compiling import cannot_split
 from bench.strategies.ddp_options import DDPOptions
 from workloads.base import Facts
 
+DEFAULT = DDPOptions()
+
 
 def refusal(facts: Facts, case: Case, options: DDPOptions) -> str | None:
     """Why the case cannot run with these options, or would not do what they say."""
-    rules = (*_of_the_workload(facts, case, options), *_of_the_settings(case, options))
-    reason = next((reason for applies, reason in rules if applies), None)
-    return reason or _of_the_hook(facts, case, options) or _of_compiling(case, options)
+    for rules in (_of_the_workload(facts, case, options), _of_the_settings(case, options)):
+        for applies, reason in rules:
+            if applies:
+                return reason
+    return _of_the_hook(facts, case, options) or _of_compiling(case, options)
 
 
 def _of_compiling(case: Case, options: DDPOptions) -> str | None:
     """Whether the compiler can cut the graph at the buckets."""
+    if case.compile == "none":
+        return None
     # Of several caps the compiler is told the largest alone.
     largest_mb = max(options.bucket_cap_mb_list or [], default=options.bucket_cap_mb)
-    if case.compile == "none" or largest_mb is None:
-        return None
-    return cannot_split(int(largest_mb * 2**20))
+    return None if largest_mb is None else cannot_split(int(largest_mb * 2**20))
 
 
 def accepts(argument: str) -> bool:
@@ -59,7 +63,9 @@ def _of_the_workload(facts: Facts, case: Case, options: DDPOptions) -> Iterator[
 
 def _of_the_settings(case: Case, options: DDPOptions) -> Iterator[tuple[bool, str]]:
     """(whether it applies, reason) of settings that exclude each other, or do nothing."""
-    changed, is_local = options.changed(), options.local_sgd_period is not None
+    is_local, powersgd = options.local_sgd_period is not None, options.comm_hook == "powersgd"
+    sets_rank = options.powersgd_rank != DEFAULT.powersgd_rank
+    sets_start = options.powersgd_start != DEFAULT.powersgd_start
     yield (
         options.bucket_cap_mb_list is not None and not accepts("bucket_cap_mb_list"),
         "the installed torch has no bucket_cap_mb_list; use bucket_cap_mb, or a newer torch",
@@ -74,11 +80,11 @@ def _of_the_settings(case: Case, options: DDPOptions) -> Iterator[tuple[bool, st
         "leave find_unused_parameters out",
     )
     yield (
-        options.comm_hook != "powersgd" and bool({"powersgd_rank", "powersgd_start"} & {*changed}),
+        not powersgd and (sets_rank or sets_start),
         "powersgd_rank and powersgd_start do nothing without comm_hook: powersgd",
     )
     yield (
-        "local_sgd_start" in changed and not is_local,
+        options.local_sgd_start != DEFAULT.local_sgd_start and not is_local,
         "local_sgd_start does nothing without local_sgd_period",
     )
     yield (

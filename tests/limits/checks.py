@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -222,11 +223,35 @@ def planning() -> list[Limit]:
     return [Limit(f"planning {count} cases", f"{seconds:.2f} s", "2 s", kept)]
 
 
+class _Sweep(NamedTuple):
+    """Records as a large sweep leaves them, and what a page of them may take."""
+
+    cases: Sequence[int]
+    """Of each workload, a baseline and its variants."""
+    launches: int
+    ranks: int
+    steps: int
+    seconds: float
+    gigabytes: float
+
+
+SWEEPS = (
+    _Sweep([20] * 10, launches=3, ranks=2, steps=50, seconds=3, gigabytes=1),
+    _Sweep([48, 48, *[60] * 7], launches=20, ranks=8, steps=200, seconds=10, gigabytes=1),
+    _Sweep([50] * 100, launches=20, ranks=8, steps=30, seconds=60, gigabytes=2),
+)
+
+
 def page() -> list[Limit]:
-    """A report of 10,000 records of 8 ranks and 200 steps each, as a process of its own."""
+    """Reports of sweeps, each made by a process of its own."""
+    return [_page(sweep) for sweep in SWEEPS]
+
+
+def _page(sweep: _Sweep) -> Limit:
+    count = sum(sweep.cases)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_many(folder, ways=[48, 48, *[60] * 7], launches=20)
+        _write_many(folder, sweep)
         # A process in between, since the system counts the memory of whoever starts one as its own.
         script = (
             "import resource, subprocess, sys, time; begin = time.monotonic();"
@@ -236,27 +261,26 @@ def page() -> list[Limit]:
         )
         found = _python([PYTHON, "-c", script, str(folder)])
         report = (folder / "report.md").read_text(encoding="utf-8")
-        assert "516 cases: 516 measured" in report, "or nothing was read, which is quick"
+        assert f"{count} cases: {count} measured" in report, "or nothing was read"
         seconds, gigabytes = map(float, found.split("/"))
-    return [
-        Limit(
-            "page of 10,000 records of 8 ranks x 200 steps, with charts",
-            f"{seconds:.1f} s, {gigabytes:.2f} GB",
-            "10 s, 1 GB",
-            seconds <= 10 and gigabytes <= 1,
-        )
-    ]
+    return Limit(
+        f"page of {count * sweep.launches:,} records of {sweep.ranks} ranks x {sweep.steps} steps, "
+        f"{count:,} cases",
+        f"{seconds:.1f} s, {gigabytes:.2f} GB",
+        f"{sweep.seconds:g} s, {sweep.gigabytes:g} GB",
+        seconds <= sweep.seconds and gigabytes <= sweep.gigabytes,
+    )
 
 
-def _write_many(folder: Path, *, ways: Sequence[int], launches: int) -> None:
-    """Records as a large sweep leaves them, one baseline among the variants of each workload."""
+def _write_many(folder: Path, sweep: _Sweep) -> None:
+    """One baseline among the variants of each workload."""
     chance = random.Random(0)
     with Store(folder) as store:
         store.write_run(make_info())
     with (folder / RECORDS).open("wb") as file:
-        cases = [(number, way) for number, count in enumerate(ways) for way in range(count)]
+        cases = [(number, way) for number, count in enumerate(sweep.cases) for way in range(count)]
         for workload, way in cases:
-            ranks = 8 if way else 1
+            ranks = sweep.ranks if way else 1
             case = make_case(
                 strategy="ddp" if way else "single",
                 workload=f"workload{workload}",
@@ -264,8 +288,10 @@ def _write_many(folder: Path, *, ways: Sequence[int], launches: int) -> None:
                 options={"bucket_cap_mb": way},
                 label=f"ddp(bucket_cap_mb={way})" if way else "single",
             )
-            for launch in range(launches):
-                steps = [[chance.uniform(0.1, 0.12) for _ in range(200)] for _ in range(ranks)]
+            for launch in range(sweep.launches):
+                steps = [
+                    [chance.uniform(0.1, 0.12) for _ in range(sweep.steps)] for _ in range(ranks)
+                ]
                 record = timing(case, 100.0, launch)
                 assert record.timing is not None
                 raw = msgspec.structs.replace(
