@@ -100,9 +100,10 @@ def timeline_figure(rows: Sequence[Row]) -> Any:
             layers.values(), lambda under, layer: [a + b for a, b in zip(under, layer, strict=True)]
         )
         for depth, (name, total) in enumerate(zip(layers, totals, strict=True)):
+            heights, edges = _level([at * 1e3 for at in timeline.at_s], total)
             panel.stairs(
-                *_level([at * 1e3 for at in timeline.at_s], total), fill=True, linewidth=0,
-                color=CATEGORIES.get(name, "#000000"), label=name.replace("_", " "), zorder=1 - depth,
+                heights, edges, fill=True, linewidth=0, color=CATEGORIES.get(name, "#000000"),
+                label=name.replace("_", " "), zorder=1 - depth,
             )  # fmt: skip
         panel.set_title(title, fontsize=8, loc="left")
         panel.margins(x=0)
@@ -126,7 +127,9 @@ def _level(at: Sequence[float], values: Sequence[float]) -> tuple[list[float], l
     """
     runs = [
         next(run)
-        for _, run in itertools.groupby(zip(at[:-1], values[:-1], strict=True), lambda step: step[1])
+        for _, run in itertools.groupby(
+            zip(at[:-1], values[:-1], strict=True), lambda step: step[1]
+        )
     ]
     return [value for _, value in runs], [*(begin for begin, _ in runs), at[-1]]
 

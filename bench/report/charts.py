@@ -6,6 +6,7 @@ a marked gap, never a bar of height 0.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,8 @@ from bench.report.breakdown import has_phases, step_figure
 from bench.report.cells import GIB, known, memory_of, significant, throughput
 from bench.report.changes import change_figure
 from bench.report.curves import curves_figure
-from bench.report.drawing import Chart, Looks, attempt, charts_in, tell
+from bench.report.draw_all import Wanted, attempt_all
+from bench.report.drawing import Chart, Looks, charts_in, tell
 from bench.report.lanes import add_bar, lanes_figure, mark_gap
 from bench.report.learning_charts import Over, losses_figure
 from bench.report.links import link_figure
@@ -54,17 +56,25 @@ def write_charts(tables: Sequence[Table], folder: Path) -> list[list[Chart]]:
         NoChartsError: matplotlib cannot be imported.
         OSError: the folder cannot be written.
     """
-    written: list[list[Chart]] = []
     report = [row for table in tables for row in table.rows]
+    wanted = [
+        [
+            Wanted(
+                figure,
+                folder / stem,
+                f"{what}: {table.title}, {table.rows[0].case.scaling} scaling",
+            )
+            for stem, what, figure in _figures(table, report)
+        ]
+        for table in tables
+    ]
     with charts_in(folder, [f"*-{name}" for name in CHARTS]) as drawn:
-        for table in tables:
-            charts: list[Chart] = []
-            for stem, what, figure in _figures(table, report):
-                title = f"{what}: {table.title}, {table.rows[0].case.scaling} scaling"
-                chart = attempt(figure, folder / stem, title)
-                charts += [chart] if chart is not None else []
-            written.append(charts)
-            drawn.extend(charts)
+        made = iter(attempt_all(list(itertools.chain.from_iterable(wanted))))
+        written = [
+            [chart for chart in itertools.islice(made, len(some)) if chart is not None]
+            for some in wanted
+        ]
+        drawn.extend(itertools.chain.from_iterable(written))
     return written
 
 

@@ -101,6 +101,9 @@ def charts_in(folder: Path, names: Iterable[str]) -> Iterator[list[Chart]]:
         for name, value in STYLE.items():
             mpl.rcParams[name] = value  # type: ignore[index, unused-ignore] # its names are many
         yield drawn
+    for chart in drawn:
+        if chart.problem:
+            warnings.warn(f"{chart.title}: {chart.problem}", stacklevel=3)
     kept = {path for chart in drawn if not chart.problem for path in (chart.svg, chart.png)}
     for name, suffix in itertools.product(names, ("svg", "png")):
         for stale in set(folder.glob(f"{name}.{suffix}")) - kept:
@@ -133,7 +136,6 @@ def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
         contents = _contents(figure, chart)
     except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
         problem = f"this chart could not be drawn: {in_words(error)}"
-        warnings.warn(f"{title}: {problem}", stacklevel=2)
         return msgspec.structs.replace(chart, problem=problem)
     for target, content in contents.items():
         write_atomically(target, content)
@@ -142,7 +144,7 @@ def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
 
 def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
     """Both files; the same figure gives the same bytes."""
-    figure.get_layout_engine().execute(figure)
+    figure.draw_without_rendering()
     figure.set_layout_engine(None)  # it has done its work: a format would draw all twice for it
     contents = {}
     metadata: dict[Path, dict[str, str | None]] = {

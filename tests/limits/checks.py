@@ -236,9 +236,9 @@ class _Sweep(NamedTuple):
 
 
 SWEEPS = (
-    _Sweep([20] * 10, launches=3, ranks=2, steps=50, seconds=3, gigabytes=1),
+    _Sweep([50] * 4, launches=3, ranks=2, steps=50, seconds=3, gigabytes=1),
     _Sweep([48, 48, *[60] * 7], launches=20, ranks=8, steps=200, seconds=10, gigabytes=1),
-    _Sweep([50] * 100, launches=20, ranks=8, steps=30, seconds=60, gigabytes=2),
+    _Sweep([48, 48, *[60] * 7], launches=194, ranks=8, steps=30, seconds=60, gigabytes=2),
 )
 
 
