@@ -80,6 +80,8 @@ FLAGS = {
     "communication_contradicts": "its figures of communication do not go together: synchronisation"
     " costs far more than moving the bytes and waiting, or far less than the part that nothing"
     " hides, or the bytes move far faster within the step than alone; trust none of them",
+    "sync_cost_unmeasured": "what synchronising costs is not known: steps without it keep whole"
+    " gradients, for which the devices have no room",
     "straggler": "one rank comes late to the collectives and the others wait for it, which is not"
     " counted as communication",
     "allocator_retries": "memory was so scarce that the allocator gave back what it held to find"

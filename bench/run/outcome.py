@@ -45,6 +45,7 @@ UNSEEN = "allocations_unseen"
 """Flag of a plan for a case whose tensor memory no profile sees in full."""
 EMULATED = "emulated_network"
 """Flag of a plan for a case whose hosts are one machine."""
+NO_ROOM = "sync_cost_unmeasured"
 DRIFT = 0.005
 """Share of the peak by which the bytes alive before and after steady steps may differ."""
 
@@ -111,10 +112,14 @@ def to_record(
         return _with_timing(record, assignment, outcomes, units)
     if assignment.job == "communication":
         problems = [one.trace_problem for one in outcomes if one.trace_problem is not None]
+        case = assignment.case
+        has_cost = find_strategy(case.strategy).has_sync_cost(case.options)
+        is_short = has_cost and outcomes[0].sync_pairs_s is None
         return msgspec.structs.replace(
             record,
             reason=next(iter(problems), None),
-            communication=_communication(assignment.case, outcomes, record.flags),
+            communication=_communication(case, outcomes, record.flags),
+            flags=[*record.flags, *([NO_ROOM] if is_short else [])],
         )
     if assignment.job == "memory":
         return _with_memory(record, outcomes)

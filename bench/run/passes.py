@@ -45,9 +45,8 @@ from bench.run.loop import (
 )
 from bench.run.phases import COMPILE
 from bench.run.rank import Rank
-from bench.strategies.base import Session, Strategy
+from bench.strategies.base import Session
 from bench.strategies.module_session import addresses
-from bench.strategies.nature import Exactness
 from workloads.base import Batch, Problem
 
 PROFILED_S = 1.0
@@ -137,14 +136,6 @@ def _work_of(rank: Rank) -> Work:
     return msgspec.structs.replace(counted, matrix_flops_per_s=rate)
 
 
-def has_sync_cost(strategy: Strategy, exactness: Exactness) -> bool:
-    """Whether steps with and without synchronisation can be set against each other.
-
-    They end before the optimizer: of what synchronises in it they would tell nothing.
-    """
-    return strategy.can_skip_sync and exactness.kind != "local"
-
-
 def measure_communication(rank: Rank) -> Session:
     """The communication pass; returns the session, which must outlive the hand-over."""
     engine, warm, length = _warm_engine(rank)
@@ -154,8 +145,7 @@ def measure_communication(rank: Rank) -> Session:
         expected_s=expected_pairs_s(length, warm.pilot_s, window, rank.rhythm),
         bucket_bytes=engine.session.bucket_bytes() or None,
     )
-    has_cost = has_sync_cost(rank.strategy, rank.exactness)
-    if has_cost and _has_room_for_whole_gradients(rank):
+    if rank.strategy.has_sync_cost(rank.options) and _has_room_for_whole_gradients(rank):
         if rank.compilation is not None:  # a wrapper's forward may be another one without it
             run_block(engine, 1, sync=False)
             engine.slowest(0.0)

@@ -251,6 +251,13 @@ class Strategy:
     """(facts, case, machine) -> why this cannot run, or None."""
     prepare: Callable[[Problem, Context], Session]
 
+    def has_sync_cost(self, options: Mapping[str, Any]) -> bool:
+        """Whether steps with and without synchronisation can be set against each other.
+
+        They end before the optimizer: of what synchronises in it they would tell nothing.
+        """
+        return self.can_skip_sync and self.exactness(options).kind != "local"
+
 
 def always(facts: Facts, case: Case, machine: Machine) -> str | None:
     """The check of a strategy that runs everywhere."""

@@ -9,7 +9,6 @@ from bench.plan.case import Case
 from bench.plan.registry import all_strategies
 from bench.records.record import CollectiveCost, Communication, Record, Timing
 from bench.report.notes import notes_of
-from bench.run.passes import has_sync_cost
 from tests.analyze.test_scaling import launches, row, timing
 from tests.fakes import make_case
 from tests.strategies.variants import VARIANTS
@@ -33,8 +32,9 @@ def test_the_period_is_the_one_that_each_strategy_trains_in() -> None:
             # What synchronises in its optimizer, and has no sync cost, is what has a period.
             exactness = strategy.exactness(options)
             assert (period_of(case) > 1) is (exactness.kind == "local")
-            has_pairs = has_sync_cost(strategy, exactness)
-            assert has_pairs is (strategy.can_skip_sync and period_of(case) == 1)
+            assert strategy.has_sync_cost(options) is (
+                strategy.can_skip_sync and period_of(case) == 1
+            )
 
 
 def unlike_steps(case: Case) -> list[Record]:

@@ -15,7 +15,7 @@ from bench.plan.fit import IN_SWITCH
 from bench.records.record import Conditions, HostConditions, Parity, Placement, Record
 from bench.run.culprit import find_culprit
 from bench.run.handover import Assignment, Failure, Job, Measured, RankOutcome
-from bench.run.outcome import samples_per_s, share_cores, to_record
+from bench.run.outcome import NO_ROOM, samples_per_s, share_cores, to_record
 from tests.fakes import make_case
 
 
@@ -319,6 +319,11 @@ def test_the_communication_pass_gives_the_median_difference() -> None:
     assert record.communication.sync_cost_s == pytest.approx(0.2)
     assert record.communication.bucket_bytes == [4, 8]
     assert record.throughput is None
+    assert NO_ROOM not in record.flags
+    without = record_of(outcome(0, trace=trace), outcome(1, trace=trace), job="communication")
+    assert without.communication.sync_cost_s is None
+    assert NO_ROOM in without.flags
+    assert NO_ROOM in FLAGS
 
 
 def test_the_communication_pass_combines_the_ranks_traces() -> None:
