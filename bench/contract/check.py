@@ -135,6 +135,9 @@ def _of_strategy(
     planned = plan(launches.machine, model, reference, sizes[0], accumulation_steps=2)
     if planned.skip_reason is None:
         yield launches.proof(reference, planned, "proof with 2 micro-steps a step")
+    planned = plan(launches.machine, model, reference, sizes[0])
+    if planned.skip_reason is None:
+        yield launches.saved(reference, planned, "going on from a checkpoint")
 
 
 def _workload(reference: str, launches: Launches) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from bench.contract.finding import Finding
 from bench.plan.case import Case, Machine, PlannedCase
@@ -16,6 +17,7 @@ from bench.run.handover import Job, RankOutcome
 from bench.run.launch import Launcher
 from bench.run.outcome import to_record
 from bench.run.rounds import process_count
+from bench.run.saving import CannotBeSavedError
 from bench.run.schedule import reference_key
 
 UNPROVED = "it trains another model by design, which no proof can check"
@@ -72,6 +74,21 @@ class Launches:
         record = to_record(assignment, outcomes, run_id="check", environment="", units=_units(case))
         return _of_proof(subject, name, record)
 
+    def saved(self, subject: str, planned: PlannedCase, name: str) -> Finding:
+        """Whether training goes on from a checkpoint as if nothing had happened."""
+        case = planned.case
+        with self._launcher.folder() as folder:
+            assignment, outcomes = self._launcher.launch_case(
+                case,
+                planned.effort,
+                "checkpoint",
+                launch=0,
+                processes=process_count(case),
+                checkpoint=folder,
+            )
+        record = to_record(assignment, outcomes, run_id="check", environment="", units=_units(case))
+        return _of_saved(subject, name, record)
+
 
 def _of_looks(subject: str, name: str, outcomes: tuple[RankOutcome, ...]) -> Finding:
     for one in outcomes:
@@ -90,6 +107,20 @@ def _of_proof(subject: str, name: str, record: Record) -> Finding:
         found = f"it trains another model than one device: {record.parity.reason}"
         return Finding(subject=subject, name=name, status="bad", found=found)
     return Finding(subject=subject, name=name, status="ok")
+
+
+def _of_saved(subject: str, name: str, record: Record) -> Finding:
+    said = Finding(subject=subject, name=name, status="ok")
+    found = record.checkpoint
+    if found is None:
+        lacks = record.fault is not None and record.fault.exception == CannotBeSavedError.__name__
+        reason = record.reason or record.status
+        return replace(said, status="skipped" if lacks else "bad", found=reason)
+    if found.verdict == "not_checked":
+        return replace(said, status="skipped", found=found.reason or "")
+    if found.verdict == "failed":
+        return replace(said, status="bad", found=found.reason or "")
+    return said
 
 
 def _units(case: Case) -> tuple[str, int]:

@@ -10,6 +10,10 @@ from bench.run.rank import Rank
 from bench.strategies.base import SavedSession, Session
 
 
+class CannotBeSavedError(TypeError):
+    """A session lacks the methods of ``SavedSession``."""
+
+
 def write(
     rank: Rank, session: SavedSession, folder: Path, *, sharded: bool, with_optimizer: bool
 ) -> None:
@@ -49,10 +53,10 @@ def as_saved(session: Session) -> SavedSession:
     """The session, under the contract of what can be saved.
 
     Raises:
-        TypeError: it is not under that.
+        CannotBeSavedError: it is not under that.
     """
     if not isinstance(session, SavedSession):
-        raise TypeError(
+        raise CannotBeSavedError(
             f"a {type(session).__name__} cannot be saved: give it the methods of "
             "bench.strategies.base.SavedSession, or give its strategy a saving whose form is none"
         )

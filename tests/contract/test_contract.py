@@ -55,6 +55,22 @@ def test_a_mistake_of_a_strategy_is_named(
         assert words in found[what]
 
 
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("FORGETFUL", "bad", "tensors are not what was saved"),
+        ("BARE", "skipped", "a Bare cannot be saved: give it the methods of"),
+    ],
+)
+def test_a_strategy_that_does_not_go_on_from_a_checkpoint_is_named(
+    launcher: Launcher, name: str, status: str, words: str
+) -> None:
+    planned = plan(launcher.machine, "transformer:tiny", f"{HERE}:{name}", 2)
+    found = Launches(launcher).saved(name, planned, "going on from a checkpoint")
+    assert found.status == status, str(found)
+    assert words in found.found
+
+
 def test_a_sum_where_a_mean_is_wanted_is_found_in_a_workload(launcher: Launcher) -> None:
     planned = plan(launcher.machine, f"{HERE}:summed", "single", 1)
     found = list(Launches(launcher).looks("summed", planned, "workload"))

@@ -43,6 +43,23 @@ class Unmarked(ModuleSession):
         return super().micro_step(batch, sync=sync, mark=lambda _: None)
 
 
+class Forgetful(Mean):
+    def put_state(self, state: dict[str, Any], *, whole: bool) -> None:
+        """Restores nothing."""
+
+
+class Bare:
+    """A session with the methods that training needs, and no others."""
+
+    def __init__(self, **parts: Any) -> None:
+        self._inner = Mean(**parts)
+        for name in (
+            "micro_step", "optimizer_step", "full_gradients", "full_parameters", "named_buffers",
+            "held_bytes", "held_addresses", "bucket_bytes", "skipped_steps", "close",
+        ):  # fmt: skip
+            setattr(self, name, getattr(self._inner, name))
+
+
 def _strategy(kind: type[ModuleSession], **changes: Any) -> Strategy:
     def prepare(problem: Problem, context: Context) -> Session:
         return kind(
@@ -80,6 +97,8 @@ SUM = _strategy(Sum)
 UNCLEARED = _strategy(Uncleared)
 ALONE = _strategy(ModuleSession)
 SILENT = _strategy(Mean, communicates=False)
+FORGETFUL = _strategy(Forgetful)
+BARE = _strategy(Bare)  # type: ignore[arg-type] # it is none
 UNMARKED = _strategy(Unmarked)
 EARLY = _strategy(Mean, prepare=_early)
 RAISING = _strategy(Mean, prepare=_raising)
