@@ -84,6 +84,11 @@ def load_suite(reference: str) -> Suite:
     try:
         if path.suffix not in {".yaml", ".yml"} and not path.is_file():
             raise BenchError(f"no suite or file '{reference}'{did_you_mean(reference, shipped)}")
+        if path.suffix == ".py":
+            raise BenchError(
+                f"{reference} is Python, and no suite: name one, and give a workload of your own "
+                f"with --workload {reference}"
+            )
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)  # no more, whatever it is a link to
         if len(content) > MAX_BYTES:

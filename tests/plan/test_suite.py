@@ -142,6 +142,13 @@ def test_an_unknown_suite_names_the_nearest() -> None:
         load_suite("quik")
 
 
+def test_a_file_of_python_is_taken_for_a_workload(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("MODEL = 1\n")
+    with pytest.raises(BenchError, match=r"mine.py is Python, and no suite: .* --workload .*mine"):
+        load_suite(str(file))
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="cannot be read: No such file"):
         load_suite(str(tmp_path / "none.yaml"))
