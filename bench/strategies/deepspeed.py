@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from bench.plan.case import Case, Machine, PositiveInt
 from bench.strategies.base import Context, Mark, Options, Session, Strategy
 from bench.strategies.deepspeed_fp64 import widened
-from bench.strategies.module_session import AUTOCAST, autocast, local_bytes
+from bench.strategies.module_session import AUTOCAST, addresses, autocast, local_bytes
 from bench.strategies.saving import Saving
 from workloads.base import Batch, Facts, Problem
 
@@ -81,6 +81,10 @@ EFFECTIVE: Mapping[str, tuple[int, ...]] = {
     "offload_optimizer": (1, 2, 3),
 }
 """Stages in which a setting does anything."""
+
+
+OF_GRADIENTS = ("averaged_gradients", "all_grad_tensors", "grad_partitions_flat_buffer")
+"""Where its optimizers keep gradients between backward and the step, from stage 1 on."""
 
 
 def is_installed() -> bool:
@@ -270,36 +274,56 @@ class DeepSpeedSession:
         return None
 
     def held_bytes(self) -> list[dict[str, int]]:
-        """See ``Session``; what the optimizer updates counts apart where it is a copy."""
+        """See ``Session``."""
+        return [{name: local_bytes(tensors) for name, tensors in self._lasting().items()}]
+
+    def _lasting(self) -> dict[str, list[Tensor]]:
+        """What lives from step to step, by category, as far as this device holds it.
+
+        What the optimizer updates counts apart where it is a copy.
+        """
         model, optimizer = self.problem.model, self.engine.basic_optimizer
         own = list(_stored(model.parameters()))
         known = {part.untyped_storage().data_ptr() for part in own}
         copies = [one for one in optimizer.state if one.untyped_storage().data_ptr() not in known]
-        held = {
-            "parameters": self._on_device(own),
-            "buffers": self._on_device(model.buffers()),
-            "optimizer_state": sum(
-                self._on_device(one.values()) for one in optimizer.state.values()
-            ),
-            "master_parameters": self._on_device(copies),
-        }
-        return [held]
-
-    def _on_device(self, tensors: Iterable[Any]) -> int:
-        """Bytes of those that this device holds: some may be kept on the host."""
         kind = self.context.device.type
-        return local_bytes(
-            one for one in tensors if isinstance(one, Tensor) and one.device.type == kind
-        )
+        return {
+            name: [one for one in _tensors_in(held) if one.device.type == kind]
+            for name, held in {
+                "parameters": own,
+                "buffers": list(model.buffers()),
+                "optimizer_state": list(optimizer.state.values()),
+                "master_parameters": copies,
+            }.items()
+        }
 
     def held_addresses(self) -> dict[int, str]:
-        """See ``Session``: DeepSpeed's own buffers cannot be told apart."""
-        return {}
+        """See ``Session``: what lasts, and gradients, which the engine keeps in places of its own.
+
+        Buffers that it reduces in are gone when backward has ended.
+        """
+        gradients = [
+            *(one.grad for one in self.problem.model.parameters()),
+            *(getattr(self.engine.optimizer, name, None) for name in OF_GRADIENTS),
+        ]
+        held = {"gradients": list(_tensors_in(gradients)), **self._lasting()}
+        return {address: name for name, tensors in held.items() for address in addresses(tensors)}
 
     def close(self) -> None:
         """See ``Session``: the engine holds hooks and buffers."""
         self.engine.destroy()
         del self.engine
+
+
+def _tensors_in(held: Any) -> Iterator[Tensor]:
+    """Whatever lists and mappings they are in."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, list | tuple):
+        for one in held:
+            yield from _tensors_in(one)
+    elif isinstance(held, dict):
+        yield from _tensors_in(list(held.values()))
 
 
 def _stored(parameters: Iterable[nn.Parameter]) -> Iterator[Tensor]:

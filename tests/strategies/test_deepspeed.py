@@ -301,6 +301,16 @@ class TestEngine:
             (before,) = outcome.allocations.before
             known = sum(values[index] for values in held.values()) + kept + pool_bytes(4)
             assert 0.98 * known < before < 1.02 * known + unseen
+        parts, peaks = record.memory.by_category, record.memory.peak_allocated_bytes
+        if stage == 0:  # over gloo nothing is unseen in this one alone
+            assert parts is not None
+            assert record.memory.timeline is not None
+            assert max(record.memory.timeline.by_category["gradients"]) > 0
+        if parts is not None:
+            assert [sum(one) for one in zip(*parts.values(), strict=True)] == peaks
+            for left, peak in zip(parts["unexplained"], peaks, strict=True):
+                assert peak is not None
+                assert left < 0.01 * peak + unseen
 
     def test_it_compiles_nothing_into_the_cache_of_the_user(self, launcher: Launcher) -> None:
         cache = Path.home() / ".cache" / "torch_extensions"
