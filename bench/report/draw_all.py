@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -44,6 +46,8 @@ def attempt_all(wanted: Sequence[Wanted]) -> list[Chart | None]:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if len(wanted) > FEW and cores > 1 and _may_fork():
+        for module in ("figure", "backends.backend_agg", "backends.backend_svg"):
+            importlib.import_module(f"matplotlib.{module}")  # once, and not in each process
         pool = ProcessPoolExecutor(
             min(cores, len(wanted), MOST_PROCESSES),
             multiprocessing.get_context("fork"),
@@ -71,6 +75,7 @@ def _begin(wanted: Sequence[Wanted]) -> None:
     global _wanted  # noqa: PLW0603 - of this process alone
     _wanted = wanted
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops asking
+    gc.freeze()  # what is here stays, and need not be looked at again and again
 
 
 def _attempt(number: int) -> Chart | None:

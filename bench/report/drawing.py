@@ -144,20 +144,16 @@ def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
 
 def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
     """Both files; the same figure gives the same bytes."""
-    figure.draw_without_rendering()
+    from matplotlib.image import imsave  # noqa: PLC0415 - see ``charts_in``
+
+    picture, drawing = io.BytesIO(), io.BytesIO()
+    figure.canvas.draw()  # which also lays it out
+    imsave(picture, figure.canvas.buffer_rgba(), format="png", origin="upper", dpi=DPI)
     figure.set_layout_engine(None)  # it has done its work: a format would draw all twice for it
-    contents = {}
-    metadata: dict[Path, dict[str, str | None]] = {
-        chart.svg: {"Date": None, "Title": chart.title},
-        chart.png: {},
-    }
-    for target, known in metadata.items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=target.suffix[1:], dpi=DPI, metadata=known)
-        contents[target] = buffer.getvalue()
-    drawing = PATH.sub(_shortened, contents[chart.svg].decode())
-    contents[chart.svg] = _with_hovers(drawing).encode()
-    return contents
+    metadata: dict[str, str | None] = {"Date": None, "Title": chart.title}
+    figure.savefig(drawing, format="svg", metadata=metadata)
+    text = PATH.sub(_shortened, drawing.getvalue().decode())
+    return {chart.svg: _with_hovers(text).encode(), chart.png: picture.getvalue()}
 
 
 def _shortened(path: re.Match[str]) -> str:
@@ -177,9 +173,12 @@ def _with_hovers(svg: str) -> str:
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
     """Figure and axes that belong to no window system."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - see ``charts_in``
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - see ``charts_in``
+    from matplotlib.figure import Figure  # noqa: PLC0415 - likewise
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    # With the canvas that draws it as PNG, all texts are measured once for that and the layout.
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=DPI)
+    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes

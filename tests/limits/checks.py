@@ -229,16 +229,18 @@ class _Sweep(NamedTuple):
     cases: Sequence[int]
     """Of each workload, a baseline and its variants."""
     launches: int
-    ranks: int
+    sizes: Sequence[int]
+    """Numbers of devices that each variant has a case on."""
     steps: int
     seconds: float
     gigabytes: float
 
 
+# The first is of the shape of our suite gpu: three workloads, many variants on 1 to 8 devices.
 SWEEPS = (
-    _Sweep([50] * 4, launches=3, ranks=2, steps=50, seconds=3, gigabytes=1),
-    _Sweep([48, 48, *[60] * 7], launches=20, ranks=8, steps=200, seconds=10, gigabytes=1),
-    _Sweep([48, 48, *[60] * 7], launches=194, ranks=8, steps=30, seconds=60, gigabytes=2),
+    _Sweep([67, 67, 66], launches=3, sizes=[1, 2, 4, 8], steps=50, seconds=3, gigabytes=1),
+    _Sweep([48, 48, *[60] * 7], launches=20, sizes=[8], steps=200, seconds=10, gigabytes=1),
+    _Sweep([48, 48, *[60] * 7], launches=194, sizes=[8], steps=30, seconds=60, gigabytes=2),
 )
 
 
@@ -264,8 +266,8 @@ def _page(sweep: _Sweep) -> Limit:
         assert f"{count} cases: {count} measured" in report, "or nothing was read"
         seconds, gigabytes = map(float, found.split("/"))
     return Limit(
-        f"page of {count * sweep.launches:,} records of {sweep.ranks} ranks x {sweep.steps} steps, "
-        f"{count:,} cases",
+        f"page of {count * sweep.launches:,} records of up to {max(sweep.sizes)} ranks x "
+        f"{sweep.steps} steps, {count:,} cases",
         f"{seconds:.1f} s, {gigabytes:.2f} GB",
         f"{sweep.seconds:g} s, {sweep.gigabytes:g} GB",
         seconds <= sweep.seconds and gigabytes <= sweep.gigabytes,
@@ -279,14 +281,15 @@ def _write_many(folder: Path, sweep: _Sweep) -> None:
         store.write_run(make_info())
     with (folder / RECORDS).open("wb") as file:
         cases = [(number, way) for number, count in enumerate(sweep.cases) for way in range(count)]
-        for workload, way in cases:
-            ranks = sweep.ranks if way else 1
+        for workload, number in cases:
+            variant, size = divmod(number - 1, len(sweep.sizes))
+            ranks = sweep.sizes[size] if number else 1
             case = make_case(
-                strategy="ddp" if way else "single",
+                strategy="ddp" if number else "single",
                 workload=f"workload{workload}",
                 world_size=ranks,
-                options={"bucket_cap_mb": way},
-                label=f"ddp(bucket_cap_mb={way})" if way else "single",
+                options={"bucket_cap_mb": variant + 1},
+                label=f"ddp(bucket_cap_mb={variant + 1})" if number else "single",
             )
             for launch in range(sweep.launches):
                 steps = [
