@@ -17,7 +17,7 @@ from workloads.data.base import BATCHES, Asked, Found, Opened, SampledOptions, S
 from workloads.data.files import written_once
 
 LOOKED_AT = 1 << 20
-"""Bytes, and ids, at either end of a user's file that are looked at before anything starts."""
+"""Ids at either end of a user's file that are looked at before anything starts."""
 LEAST_WRITTEN = 1_000_000
 FILE = "tokens.bin"
 
@@ -143,7 +143,7 @@ def _looked_at(path: Path, dtype: str) -> tuple[str, int]:
     ends = [ids[:LOOKED_AT], ids[-LOOKED_AT:]]
     digest = hashlib.blake2b(str(ids.nbytes).encode(), digest_size=8)
     for end in ends:
-        digest.update(end.tobytes()[:LOOKED_AT])
+        digest.update(end.tobytes())
     return digest.hexdigest(), max(int(end.max()) for end in ends)
 
 
