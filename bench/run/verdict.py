@@ -67,10 +67,16 @@ def verdict(rank: Rank, shown: Shown, native: list[Comparison], reference: Refer
     compared = [same, shown.final, shown.buffers, later, *_deviations(shown)]
     problems = [f"fp64: {one}" for one in compared if one is not None and not one.passed]
     problems += [f"fp64: {one}" for one in apart(shown, exactness, rhythm)]
-    if shown.compressed is not None and shown.compressed.error < COMPRESSED:
+    is_whole = shown.compressed is not None and shown.compressed.error < COMPRESSED
+    if is_whole and not exactness.may_keep_all:
         problems.append("fp64: the gradient is exact after compression: nothing was compressed")
     problems += [f"{precision}: {one}" for one in native if not one.passed]
     reason = "; ".join(problems) or None
+    if reason is None and is_whole:
+        reason = (
+            "the gradient that was looked at is exact after compression: it has no more directions "
+            "than are kept, or its matrices are too small to be compressed"
+        )
     if reason is None and exact_steps is None and native[0].loosest >= PROVES_NOTHING:
         reason = (
             f"exact in fp64; in {precision}, reordering alone may move a gradient by "

@@ -48,7 +48,8 @@ EXACTNESS: dict[CommHook, Exactness] = {
     "bf16": Exactness(kind="lossy", gradient_error=0.1),
     # What is left is the gradient's projection on a few directions, which are random at first. Of
     # a table of n rows that all differ, rank 1 may keep no more than one n-th.
-    "powersgd": Exactness(kind="lossy", gradient_error=1 - 1e-6),
+    # That of a few samples has no more directions than those, and may be kept whole.
+    "powersgd": Exactness(kind="lossy", gradient_error=1 - 1e-6, may_keep_all=True),
     # The same sum in another order.
     "hierarchical": Exactness(),
 }

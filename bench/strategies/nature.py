@@ -21,6 +21,8 @@ class Exactness:
     gradient_error: float = 0.0
     """Largest relative error of any tensor of a gradient that a lossy strategy may cause. Below 1,
     which is that of a missing gradient."""
+    may_keep_all: bool = False
+    """Whether a lossy strategy may lose nothing of some gradient, which so proves nothing of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -378,6 +378,17 @@ def test_post_local_sgd_trains_apart_and_is_equal_after_each_average(
     assert 0 < found.parameter_deviation < 0.95
 
 
+def test_a_gradient_of_few_directions_may_go_through_compression_whole(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    case = planned_case("embedding:tiny", "ddp", 2)
+    hook = {"comm_hook": "powersgd", "powersgd_rank": 4, "powersgd_start": 2}
+    found = prove(launcher, msgspec.structs.replace(case, options=case.options | hook), tmp_path)
+    assert found.gradient_deviation == pytest.approx(0, abs=1e-9)
+    assert found.verdict == "lossy_by_design"
+    assert "no more directions than are kept" in (found.reason or "")
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
