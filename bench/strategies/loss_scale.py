@@ -47,6 +47,9 @@ class LossScale:
         """
         if type(self._scaler) is not GradScaler:
             self.unscale(optimizer)
+            found = self._scaler._found_inf_per_device(optimizer)
+            # FSDP's have one dimension, which fused optimizers cannot take from their steps' none.
+            found.update({device: one.reshape(()) for device, one in found.items()})
         self._scaler.step(optimizer)
         first, *others = self._scaler._found_inf_per_device(optimizer).values()
         for other in others:
