@@ -46,7 +46,7 @@ ALL_TOGETHER = {
         ("fsdp", {**ALL_TOGETHER, "accumulation_sync": "every"}),
         ("dp", ALL_TOGETHER),
         ("fsdp", {"optimizer": "sgd", "optimizer_kernels": "foreach"}),
-        ("fsdp1", {"precision": "fp16-amp", "accumulation_steps": 2}),
+        ("fsdp1", {"precision": "fp16-amp", "optimizer_kernels": "fused", "accumulation_steps": 2}),
         ("zero", {"precision": "fp16-amp"}),
     ],
 )

@@ -17,6 +17,11 @@ LINE = 88
 """Characters of a line, before it is set in."""
 SAFE = re.compile(r"[A-Za-z0-9_.,:=+/-]+")
 """What may stand in a program as it is: records come from anywhere, and programs are run."""
+FUSED = (
+    "torch's ShardedGradScaler fails with fused optimizers, since what it found has another shape"
+    " than their steps: bench reshapes it, in bench/strategies/loss_scale.py; no program is made"
+    " for it"
+)
 LOSSY = "trains on other gradients than one device would: no program is made for it"
 
 OWN_HOOK = (

@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.plan.case import Case
 from bench.report.snippet.pieces import (
+    FUSED,
     Code,
     NoProgramError,
     Pieces,
@@ -124,6 +125,8 @@ def fsdp1(case: Case) -> Pieces:
         settings["mixed_precision"] = Code(call("MixedPrecision", **types))
     scaler = "torch.amp.GradScaler(device.type)"
     if case.precision == "fp16-amp":
+        if case.optimizer_kernels == "fused":
+            raise NoProgramError(FUSED)
         imports.append("from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler")
         scaler = "ShardedGradScaler(device.type)"
     units = "set()" if options.get("wrap") == "root" else "set(model.blocks)"

@@ -63,6 +63,13 @@ def test_each_setting_makes_a_program_of_its_own(strategy: str, options: dict[st
     assert (text == program(case_of(strategy))) == (not options)
 
 
+def test_what_torch_itself_cannot_run_has_no_program() -> None:
+    fused: dict[str, Any] = {"precision": "fp16-amp", "optimizer_kernels": "fused"}
+    with pytest.raises(NoProgramError, match="ShardedGradScaler fails with fused optimizers"):
+        program(case_of("fsdp1", **fused))
+    assert program(case_of("fsdp", **fused))
+
+
 FIELDS: list[dict[str, Any]] = [
     {"precision": "tf32"},
     {"precision": "bf16-amp"},
