@@ -120,6 +120,8 @@ def prepare(problem: Problem, context: Context) -> Session:
     for unit in [*units, model]:
         fully_shard(unit, **arguments)
     assert isinstance(model, FSDPModule), "its class is changed in place"
+    if sharding.reduce_type(context) is not None:
+        _gather_once(model)
     home = "cpu" if options.cpu_offload else context.device.type
     for parameter in model.parameters():
         assert isinstance(parameter, DTensor), "every parameter is sharded"
@@ -137,6 +139,18 @@ def prepare(problem: Problem, context: Context) -> Session:
         is_sharded=True,
         steps_together=True,  # shards have no gradient before it is scattered to them
     )
+
+
+def _gather_once(model: nn.Module) -> None:
+    """Gather all units before the first step. Collective.
+
+    torch fails to leave the reduction out, where it adds up in a type of its own, for a unit that
+    no step has gathered: one that no sample uses.
+    """
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            unit.unshard()
+            unit.reshard()
 
 
 class _OffloadedSession(ModuleSession):

@@ -21,6 +21,7 @@ from tests.strategies.variants import VARIANTS, precision_for, world_size_for
 
 SHARDED = ("fsdp", "fsdp1", "zero")
 TWICE = {"accumulation_steps": 2}
+UNUSED: dict[str, Any] = {"workload": {"transformer": {"preset": "tiny", "unused_branch": True}}}
 
 
 def planned(
@@ -57,11 +58,13 @@ def test_every_variant_can_be_planned(strategy: str, options: dict[str, Any]) ->
     ("strategy", "options", "settings"),
     [
         ("fsdp", {"mixed_precision": "bf16"}, TWICE),
+        # A unit that no step gathers has nothing that could be added up in a wider type.
+        ("fsdp", {"mixed_precision": "bf16", "reduce_dtype": "fp32"}, TWICE | UNUSED),
         ("fsdp", {"shard_size": 2}, {}),
         ("fsdp1", {"sharding_strategy": "shard_grad_op"}, {"world_size": 3} | TWICE),
         ("fsdp1", {"mixed_precision": "bf16"}, {"workload": "embedding:tiny"}),
         # No gradient within a flat tensor of gradients stays none: AdamW would decay the parameter.
-        ("fsdp1", {}, {"workload": {"transformer": {"preset": "tiny", "unused_branch": True}}}),
+        ("fsdp1", {}, UNUSED),
         ("zero", {"parameters_as_bucket_view": True}, {"world_size": 3} | TWICE),
     ],
 )
