@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Sequence
@@ -59,7 +60,8 @@ def test_the_same_seed_gives_the_same_batches(launcher: Launcher) -> None:
     assert set(other).isdisjoint(digests[0])
 
 
-def test_a_sleeping_workload_gives_its_rate_within_two_percent(launcher: Launcher) -> None:
+def test_a_sleeping_workload_gives_its_rate(launcher: Launcher) -> None:
+    """Within two percent on an idle machine, which ``nox -s limits`` asks for."""
     effort = msgspec.structs.replace(
         SHORT, window=msgspec.structs.replace(SHORT.window, min_steps=20, max_s=2.0)
     )
@@ -68,7 +70,10 @@ def test_a_sleeping_workload_gives_its_rate_within_two_percent(launcher: Launche
     assert len(measured) == 2
     # 8 samples a step over both ranks; rank 1 sleeps 40 ms, rank 0 sleeps 20 ms and waits.
     rate = samples_per_s(8 * len(measured[0].step_s), [one.window_s for one in measured])
-    assert rate == pytest.approx(8 / 0.04, rel=0.02)
+    assert 0.9 * 8 / 0.04 < rate <= 8 / 0.04  # no sleep is shorter; some are longer under load
+    early, late = (statistics.median(one.step_s) for one in measured)
+    assert min(early / 0.02, late / 0.04) >= 1
+    assert late / early == pytest.approx(2, rel=0.1)
 
 
 def test_a_timing_launch_is_watched(launcher: Launcher) -> None:
