@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.analyze.checks import FLAGS as OF_CASES
 from bench.analyze.collectives import BIMODAL, FASTER, ROWS_BIMODAL, flags_of
 from bench.errors import RecordsError
 from bench.records.collectives import Collective, Limit, iterate_collectives
@@ -218,8 +219,9 @@ def reasons(rows: Sequence[Collective], limits: Sequence[Limit] = ()) -> list[st
     for row in rows:
         if row.status != "ok":
             said.setdefault(f"{row.status.replace('_', ' ')}: {row.reason}", []).append(row)
+            continue  # what is said of figures is not said of none
         for flag in [*row.flags, *flags_of(row, limits)]:
-            said.setdefault(FLAGS.get(flag, flag), []).append(row)
+            said.setdefault(FLAGS.get(flag) or OF_CASES.get(flag, flag), []).append(row)
     return [f"{_which(some)}: {why}" for why, some in said.items()]
 
 

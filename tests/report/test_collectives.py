@@ -73,6 +73,16 @@ def test_what_passes_the_loopback_beside_it_is_told(
     assert ("it is no limit of these" in text) is bool(flags)
 
 
+def test_flags_are_said_in_words_and_of_measured_rows_alone() -> None:
+    stalled = collective(flags=["calls_stalled", "oversubscribed"])
+    absent = collective(backend="nccl", status="skipped", reason="none", flags=["oversubscribed"])
+    said = reasons([stalled, absent])
+    assert any("a tenth of the calls alone took three times their median" in one for one in said)
+    (crowded,) = (one for one in said if "more ranks than cores" in one)
+    assert crowded.startswith("gloo x2, 1 KiB:")
+    assert "nccl x2, 1 KiB: skipped: none" in said
+
+
 def test_a_panel_shows_what_is_near_and_its_axis_reaches_there() -> None:
     rows = [
         collective(op, bytes=size, back_to_back_busbw_bytes_per_s=rate * size / 2**26)
