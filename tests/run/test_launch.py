@@ -73,6 +73,7 @@ def test_a_sleeping_workload_gives_its_rate(launcher: Launcher) -> None:
     assert 0.9 * 8 / 0.04 < rate <= 8 / 0.04  # no sleep is shorter; some are longer under load
     early, late = (statistics.median(one.step_s) for one in measured)
     assert min(early / 0.02, late / 0.04) >= 1
+    assert 8 / late == pytest.approx(8 / 0.04, rel=0.02)  # that of a typical step
     assert late / early == pytest.approx(2, rel=0.1)
 
 
