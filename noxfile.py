@@ -185,6 +185,6 @@ def soak(session: nox.Session) -> None:
 def contract(session: nox.Session) -> None:
     """Prove each setting under every strategy, and each strategy's options, on every workload.
 
-    Takes long; strategies and workloads may be named.
+    Takes long; strategies and workloads may be named. ``--kept FILE`` goes on where a run ended.
     """
     run_python(session, "-m", "tests.every_setting", *session.posargs)

@@ -2,11 +2,13 @@
 strategy, on every workload.
 
 Prints a line for each case; exit code 1 if any is not what one device would have trained. Takes a
-while; strategies and workloads named as arguments are proved alone.
+while; strategies and workloads named as arguments are proved alone. ``--kept FILE`` holds what
+an earlier, unfinished run has proved, an id a line: that is not proved again.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -76,18 +78,28 @@ def cases(names: Sequence[str]) -> Iterator[PlannedCase]:
             yield planned
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a strategy or a workload")
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="ids that need no proof again")
+    options = parser.parse_args(arguments)
+    kept = set(options.kept.read_text().split()) if options.kept and options.kept.exists() else ()
     failures = 0
     start_server()
     try:
         with tempfile.TemporaryDirectory() as folder:
             launcher = Launcher(Path(folder) / "scratch", probe_in_child())
-            for planned in cases(names):
+            for planned in cases(options.names):
+                if planned.case.id in kept:
+                    continue
                 said = planned.skip_reason or _proved(launcher, planned, Path(folder) / "proof")
                 failures += said.startswith("failed")
                 sys.stdout.write(f"{planned.case.id}: {said}\n")
                 sys.stdout.flush()
+                if options.kept and not said.startswith("failed"):
+                    with options.kept.open("a") as file:
+                        file.write(f"{planned.case.id}\n")
     finally:
         stop_server()
     return 1 if failures else 0
