@@ -120,8 +120,8 @@ def _of_strategy(
 ) -> Iterator[Finding]:
     sizes = [1] if strategy.max_world_size == 1 else [2, 1, 3]
     sizes = [one for one in sizes if one <= (strategy.max_world_size or one)]
-    for size in sizes:
-        planned = plan(launches.machine, model, reference, size)
+    on = {size: plan(launches.machine, model, reference, size) for size in sizes}
+    for size, planned in on.items():
         if planned.skip_reason is not None:
             name = f"on {plural(size, 'device')}"
             yield Finding(subject=reference, name=name, status="skipped", found=planned.skip_reason)
@@ -132,12 +132,11 @@ def _of_strategy(
         yield proof
         if proof.status == "bad":
             return  # further ones would say the same in other numbers
-    planned = plan(launches.machine, model, reference, sizes[0], accumulation_steps=2)
-    if planned.skip_reason is None:
-        yield launches.proof(reference, planned, "proof with 2 micro-steps a step")
-    planned = plan(launches.machine, model, reference, sizes[0])
-    if planned.skip_reason is None:
-        yield launches.saved(reference, planned, "going on from a checkpoint")
+    twice = plan(launches.machine, model, reference, sizes[0], accumulation_steps=2)
+    if twice.skip_reason is None:
+        yield launches.proof(reference, twice, "proof with 2 micro-steps a step")
+    if on[sizes[0]].skip_reason is None:
+        yield launches.saved(reference, on[sizes[0]], "going on from a checkpoint")
 
 
 def _workload(reference: str, launches: Launches) -> Iterator[Finding]:

@@ -63,31 +63,34 @@ class Launches:
                 found = f"on one device: {failure.reason}"
                 return Finding(subject=subject, name=name, status="bad", found=found)
             self._references[key] = path
-        assignment, outcomes = self._launcher.launch_case(
-            case,
-            planned.effort,
-            "parity",
-            launch=0,
-            processes=process_count(case),
-            reference=self._references[key],
-        )
-        record = to_record(assignment, outcomes, run_id="check", environment="", units=_units(case))
+        record = self._record(planned, "parity", reference=self._references[key])
         return _of_proof(subject, name, record)
 
     def saved(self, subject: str, planned: PlannedCase, name: str) -> Finding:
         """Whether training goes on from a checkpoint as if nothing had happened."""
-        case = planned.case
         with self._launcher.folder() as folder:
-            assignment, outcomes = self._launcher.launch_case(
-                case,
-                planned.effort,
-                "checkpoint",
-                launch=0,
-                processes=process_count(case),
-                checkpoint=folder,
-            )
-        record = to_record(assignment, outcomes, run_id="check", environment="", units=_units(case))
-        return _of_saved(subject, name, record)
+            return _of_saved(subject, name, self._record(planned, "checkpoint", checkpoint=folder))
+
+    def _record(
+        self,
+        planned: PlannedCase,
+        job: Job,
+        *,
+        reference: Path | None = None,
+        checkpoint: Path | None = None,
+    ) -> Record:
+        """What becomes of one launch on all of the case's devices."""
+        case = planned.case
+        assignment, outcomes = self._launcher.launch_case(
+            case,
+            planned.effort,
+            job,
+            launch=0,
+            processes=process_count(case),
+            reference=reference,
+            checkpoint=checkpoint,
+        )
+        return to_record(assignment, outcomes, run_id="check", environment="", units=_units(case))
 
 
 def _of_looks(subject: str, name: str, outcomes: tuple[RankOutcome, ...]) -> Finding:

@@ -147,6 +147,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str = ""
     """Readable name plus a hash of all other fields: equal only for equal cases."""
 
+    @property
+    def batches_from(self) -> str:
+        """The data source, with its settings where it has any."""
+        return self.data_label or self.data
+
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the timed part of one launch is.

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -57,8 +58,9 @@ def attempt_all(wanted: Sequence[Wanted]) -> list[Chart | None]:
         try:
             with pool:
                 return list(pool.map(_attempt, range(len(wanted))))
-        except BrokenProcessPool:  # one was killed, as where memory is short
-            pass
+        except BrokenProcessPool:
+            why = "a process that drew charts was killed, as where memory is short"
+            warnings.warn(f"{why}: they are drawn one after the other", stacklevel=2)
     return [attempt(*one) for one in wanted]
 
 

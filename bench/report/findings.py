@@ -28,12 +28,12 @@ PLACES = {
     "link": "links of {}",
     "latency_ms": "latency of {} ms",
     "optimizer": "{}",
-    "data_label": "data {}",
+    "batches_from": "data {}",
     "seed": "seed {}",
     "cores_per_device": "{} a device",
     "global_batch": "global batch {}",
 }
-"""Fields by which the rankings of a table may differ, in words."""
+"""What of a case the rankings of a table may differ by, in words."""
 COUNTED = {"nodes": "host", "cores_per_device": "core"}
 """Those that are a number of something."""
 
@@ -109,8 +109,6 @@ def _where(found: Ranking, ranked: Sequence[Ranking]) -> str:
             continue  # it follows from settings
         value = getattr(case, name)
         if len({getattr(other, name) for other in others}) > 1:
-            if name == "data_label":
-                value = value or case.data
             count = plural(value, COUNTED[name]) if name in COUNTED else value
             texts.append(words.format(count))
     return " ".join(texts[:1]) + "".join(f", {text}" for text in texts[1:])

@@ -55,6 +55,7 @@ def test_processes_draw_what_one_alone_would(tmp_path: Path, fate: str) -> None:
     assert (many / "forked").exists()
     (many / "forked").unlink()
     assert done.stderr.count("a line: this chart could not be drawn: ValueError: too high") == 1
+    assert ("drawn one after the other" in done.stderr) == (fate == "killed")
     with pytest.warns(UserWarning, match="too high"):
         draw_some(alone)
     files = sorted(one.name for one in alone.iterdir())
