@@ -6,12 +6,14 @@ The parameters of a unit are one flat tensor, which is padded and cut into equal
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
@@ -59,6 +61,10 @@ class FSDP1Options(sharding.ShardingOptions, frozen=True, kw_only=True):
     loss the digits that autocast keeps, and models with batch norm many small collectives."""
 
 
+MAY_BE_NARROW = hasattr(torch.Tensor, "grad_dtype")
+"""Whether a parameter may be told that its gradient is of another type."""
+
+
 def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     """Whether the workload can be sharded as the options say."""
     del machine
@@ -66,6 +72,12 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
         return reason
     if case.options["sharding_strategy"] == "no_shard" and case.options["shard_size"] is not None:
         return "no_shard leaves nothing for a shard_size to split; use full_shard or shard_grad_op"
+    is_whole = case.options["sharding_strategy"] == "no_shard" or case.world_size == 1
+    if is_whole and case.options["mixed_precision"] is not None and not MAY_BE_NARROW:
+        return (
+            "before torch 2.10 whole gradients in a narrow type fail where a parameter is used "
+            "twice; use mixed_precision: null, or a later torch"
+        )
     return None
 
 
@@ -104,6 +116,9 @@ def prepare(problem: Problem, context: Context) -> Session:
             use_orig_params=True,  # else the optimizer sees flat tensors, and no parameter's own
             **_arguments(context),
         )
+    casts_itself = sharding.narrow_type(context) is not None
+    if casts_itself:
+        _allow_narrow_gradients(module)
     wrappers = FullyShardedDataParallel.fsdp_modules(module)  # outer ones first
     buckets = sharding.own_bytes(([one] for one in reversed(wrappers)), sizes)
     return FSDP1Session(
@@ -115,10 +130,23 @@ def prepare(problem: Problem, context: Context) -> Session:
         unsynchronised=module.no_sync,
         steps_together=True,  # whole gradients fit no shard
         read_buckets=lambda: buckets,
-        casts_itself=sharding.narrow_type(context) is not None,
+        casts_itself=casts_itself,
         wrappers=wrappers,
         names=names,
     )
+
+
+def _allow_narrow_gradients(module: nn.Module) -> None:
+    """Of parameters that are used more than once, as tied embeddings are.
+
+    In a step without synchronisation a whole gradient stays in the type of computation. torch
+    (2.14) goes around its own check of types when it hands that to the parameter, and runs into it
+    when it hands it to the parameter's second use.
+    """
+    uses = collections.Counter(one for _, one in module.named_parameters(remove_duplicate=False))
+    for parameter, count in uses.items():
+        if count > 1:
+            parameter.grad_dtype = None
 
 
 def _arguments(context: Context) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from bench.plan.suite import parse_suite
 from bench.records.record import CollectiveCost, Communication
 from bench.run.launch import Launcher
 from bench.run.schedule import reference_key
+from bench.strategies import fsdp1
 from tests.fakes import EIGHT_GPUS, TWO_CORES
 from tests.run.test_passes import by_operation, check_times, parameter_bytes, run
 from tests.strategies.test_contract import prove
@@ -63,6 +64,8 @@ def test_every_variant_can_be_planned(strategy: str, options: dict[str, Any]) ->
         ("fsdp", {"shard_size": 2}, {}),
         ("fsdp1", {"sharding_strategy": "shard_grad_op"}, {"world_size": 3} | TWICE),
         ("fsdp1", {"mixed_precision": "bf16"}, {"workload": "embedding:tiny"}),
+        # Tied embeddings, whose whole gradient is narrow between the two micro-steps.
+        ("fsdp1", {"mixed_precision": "bf16", "sharding_strategy": "no_shard"}, TWICE),
         # No gradient within a flat tensor of gradients stays none: AdamW would decay the parameter.
         ("fsdp1", {}, UNUSED),
         ("zero", {"parameters_as_bucket_view": True}, {"world_size": 3} | TWICE),
@@ -206,6 +209,17 @@ def test_what_cannot_run_says_why_and_what_to_do(
     found = planned(strategy, options, **settings).skip_reason
     assert found is not None
     assert reason in found
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_whole_narrow_gradients_need_a_torch_that_has_them(
+    monkeypatch: pytest.MonkeyPatch, can: bool
+) -> None:
+    monkeypatch.setattr(fsdp1, "MAY_BE_NARROW", can)
+    options = {"mixed_precision": "bf16", "sharding_strategy": "no_shard"}
+    reason = planned("fsdp1", options).skip_reason
+    assert reason is None if can else "later torch" in str(reason)
+    assert planned("fsdp1", {"mixed_precision": "bf16"}).skip_reason is None
 
 
 def test_offloading_and_hybrid_sharding_are_planned_for_devices() -> None:
