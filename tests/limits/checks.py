@@ -26,7 +26,7 @@ from bench.plan.suite import parse_suite
 from bench.records.store import RECORDS, Store
 from bench.run.launch import Launcher, probe_in_server
 from bench.run.loop import Engine, Length, run_block, run_window
-from bench.run.outcome import samples_per_s
+from bench.run.outcome_timing import samples_per_s
 from tests.analyze.test_scaling import timing
 from tests.fakes import SHORT, FakeSession, FakeTime, make_case
 from tests.limits import bare

@@ -15,7 +15,8 @@ from bench.plan.case import Case, Effort
 from bench.run.culprit import find_culprit
 from bench.run.handover import Job, RankOutcome
 from bench.run.launch import Launcher
-from bench.run.outcome import samples_per_s, to_record
+from bench.run.outcome import to_record
+from bench.run.outcome_timing import samples_per_s
 from tests.fakes import SHORT, make_case
 
 

@@ -23,7 +23,7 @@ from bench.run.loop import (
     warm_up,
     warmup_rule,
 )
-from bench.run.outcome import samples_per_s
+from bench.run.outcome_timing import samples_per_s
 from bench.strategies.nature import Rhythm
 from tests.fakes import FakeEvent, FakeSession, FakeTime
 from workloads.base import Batch

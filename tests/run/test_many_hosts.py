@@ -14,7 +14,8 @@ from bench.records.record import Placement
 from bench.run.culprit import fault_of, find_culprit, reason_of
 from bench.run.handover import Assignment, Failure, RankOutcome
 from bench.run.loopback import LOOPBACK, interface_of, outward_variables
-from bench.run.outcome import share_cores, to_record
+from bench.run.outcome import to_record
+from bench.run.outcome_flags import share_cores
 from bench.run.rounds import process_count
 from bench.run.schedule import reference_key
 from tests.fakes import EIGHT_GPUS, SHORT, make_case

@@ -15,7 +15,10 @@ from bench.plan.fit import IN_SWITCH
 from bench.records.record import Conditions, HostConditions, Parity, Placement, Record
 from bench.run.culprit import find_culprit
 from bench.run.handover import Assignment, Failure, Job, Measured, RankOutcome
-from bench.run.outcome import NO_ROOM, samples_per_s, share_cores, to_record
+from bench.run.outcome import to_record
+from bench.run.outcome_communication import NO_ROOM
+from bench.run.outcome_flags import share_cores
+from bench.run.outcome_timing import samples_per_s
 from tests.fakes import make_case
 
 
