@@ -6,56 +6,27 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from bench.errors import BenchError, FilterError, SuiteError, did_you_mean, one_line
-from bench.plan.case import Case, Effort, Machine, PlannedCase, identify, odd_value
-from bench.plan.fields import Data, Settings
+from bench.errors import FilterError, SuiteError, one_line
+from bench.plan.case import Case, Effort, Machine, PlannedCase, identify
+from bench.plan.chosen import Chosen, Model, Way
+from bench.plan.fields import Settings
 from bench.plan.filter import Known, matching
 from bench.plan.fit import backend_of, flags_of, missing, nodes_of, scope_of
 from bench.plan.inputs import (
-    Input,
-    as_it_works,
-    changed_of,
     flags_of_input,
     problem_of_input,
 )
-from bench.plan.own import at_its_place, codes_of
-from bench.plan.places import locate
-from bench.plan.reader import words_of
-from bench.plan.registry import find_source, find_strategy, find_workload, split_reference
+from bench.plan.own import codes_of
 from bench.plan.settings import problem_of
 from bench.plan.suite import Block, Suite
 from bench.strategies.base import Strategy
-from workloads.base import Facts, Workload
 
 MAX_SAMPLES = 10**12
 """Of one optimizer step."""
-
-Converted = TypeVar("Converted", bound=msgspec.Struct)
-
-
-class _Model(msgspec.Struct, frozen=True, eq=False):
-    """A workload with one choice of its options."""
-
-    workload: Workload
-    name: str
-    preset: str
-    options: dict[str, Any]
-    per_device_batch: int
-    facts: Facts
-
-
-class _Way(msgspec.Struct, frozen=True, eq=False):
-    """A strategy with one choice of its options."""
-
-    strategy: Strategy
-    name: str
-    options: dict[str, Any]
-    label: str
 
 
 class BlockPlanner:
@@ -66,27 +37,26 @@ class BlockPlanner:
         self.suite = suite
         self.block = block
         self.machine = machine
-        self._inputs: dict[bytes, Input] = {}
-        """Of each value of ``data``, which many cases share."""
+        self._chosen = Chosen(suite, block)
         self._digests = functools.cache(_digests)
         self._line = functools.cache(one_line)
 
     def expand(self) -> Iterator[PlannedCase]:
         """The block's cases: workloads, then settings, then strategies, then sizes."""
-        ways = self._ways()
+        ways = self._chosen.ways()
         try:
             wanted = matching(self.block.filter, self.known)
         except FilterError as error:
-            raise self._error(str(error), "filter") from error
+            raise self._chosen.error(str(error), "filter") from error
         for index, (reference, axes) in enumerate(self.block.workloads):
             for settings in _settings(self.block):
                 effort = _effort(settings)
                 if effort.max_launches < effort.launches and self._asks_for("max_launches"):
-                    raise self._error(
+                    raise self._chosen.error(
                         f"is less than the {effort.launches} launches of each case", "max_launches"
                     )
                 device = self.machine.device_type(settings.device)
-                for model in self._models(reference, axes, device, f"workloads[{index}]"):
+                for model in self._chosen.models(reference, axes, device, f"workloads[{index}]"):
                     for way, world_size in _way_sizes(ways, self.block.world_sizes):
                         rungs = self._rungs(model, way, world_size, settings, effort)
                         for planned in kept(rungs, lambda one: wanted(one.case)):
@@ -99,7 +69,7 @@ class BlockPlanner:
             yield msgspec.structs.replace(planned, case=twin, rung_below=None)
 
     def _rungs(
-        self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
+        self, model: Model, way: Way, world_size: int, settings: Settings, effort: Effort
     ) -> Iterator[PlannedCase]:
         """The case, and each that the block's ladder makes of it, from the lowest rung up."""
         lower = self._resolve(model, way, world_size, settings, effort)
@@ -108,7 +78,7 @@ class BlockPlanner:
         for rung in self.block.ladder:
             settings = msgspec.structs.replace(settings, **rung.settings)
             if rung.options:
-                way = self._way(
+                way = self._chosen.way(
                     way.name, way.strategy, way.options | rung.options, f"{rung.path}.options"
                 )
             planned = self._resolve(model, way, world_size, settings, effort)
@@ -126,13 +96,6 @@ class BlockPlanner:
             lower = msgspec.structs.replace(planned, rung_below=lower.case.id)
             yield lower
 
-    def _error(self, message: str, path: str) -> SuiteError:
-        return SuiteError(message, source=self.suite.source, path=self._at(path))
-
-    def _at(self, path: str) -> str:
-        """A place within the block, as one within the file."""
-        return f"{self.block.path}.{path}"
-
     def _asks_for(self, setting: str) -> bool:
         return setting in self.block.axes
 
@@ -141,127 +104,16 @@ class BlockPlanner:
         workloads = sum(_combinations(axes) for _, axes in self.block.workloads)
         ways = sum(
             _combinations(axes) * len(_sizes(strategy, self.block.world_sizes))
-            for _, _, strategy, axes in self._strategies()
+            for _, _, strategy, axes in self._chosen.strategies()
         )
         each = (1 + len(self.block.ladder)) * (1 + self.block.twins)
         return _combinations(self.block.axes) * workloads * ways * each
 
-    def _strategies(self) -> Iterator[tuple[str, str, Strategy, dict[str, list[Any]]]]:
-        """(path, name, strategy, axes of its options)."""
-        for index, (name, axes) in enumerate(self.block.strategies):
-            path = f"strategies[{index}]"
-            try:
-                yield path, name, find_strategy(name), axes
-            except BenchError as error:
-                raise self._error(str(error), path) from error
-
-    def _ways(self) -> list[_Way]:
-        ways: list[_Way] = []
-        for path, name, strategy, axes in self._strategies():
-            where = self._at(f"{path}.{name}")
-            ways += [self._way(name, strategy, chosen, where) for chosen in _choices(axes)]
-        return ways
-
-    def _way(self, name: str, strategy: Strategy, given: dict[str, Any], path: str) -> _Way:
-        options = self._convert(given, strategy.options, name, path)
-        label = _label(name, options.changed())
-        return _Way(strategy, name, msgspec.structs.asdict(options), label)
-
-    def _input(self, data: Data) -> Input:
-        key = msgspec.json.encode(data)
-        if key not in self._inputs:
-            self._inputs[key] = self._new_input(data)
-        return self._inputs[key]
-
-    def _new_input(self, data: Data) -> Input:
-        ((name, given),) = data.items() if isinstance(data, dict) else [(data, {})]
-        path = self._at("data")
-        try:
-            source = find_source(name)
-            options = as_it_works(self._convert(given, source.options, name, f"{path}.{name}"))
-            own = getattr(options, "path", None)
-            folder = [Path(self.suite.folder)] if self.suite.folder is not None else []
-            place = None if own is None else locate(own, folder)
-        except SuiteError:
-            raise
-        except BenchError as error:
-            raise self._error(str(error), "data") from error
-        label = "" if name == "device" else _label(name, changed_of(options))
-        return Input(source, options, label, place)
-
-    def _looked_at(self, given: Input, facts: Facts) -> Input:
-        try:
-            return given.looked_at(facts)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            message = f"{given.place} cannot be read as {given.source.name}: {why}"
-            raise self._error(one_line(message), "data") from error
-
-    def _models(
-        self, reference: str, axes: dict[str, list[Any]], device: str, path: str
-    ) -> list[_Model]:
-        name, named_preset = split_reference(reference)
-        try:
-            workload = find_workload(name)
-        except BenchError as error:
-            raise self._error(str(error), path) from error
-        if named_preset is not None and "preset" in axes:
-            raise self._error("names a preset twice", path)
-        automatic = workload.default_presets.get(device, workload.default_presets[""])
-        models: list[_Model] = []
-        for chosen in _choices(axes):
-            preset_name = named_preset or chosen.pop("preset", automatic)
-            preset = workload.presets.get(preset_name) if isinstance(preset_name, str) else None
-            if preset is None:
-                hint = did_you_mean(str(preset_name), workload.presets)
-                raise self._error(f"workload {name} has no preset '{preset_name}'{hint}", path)
-            merged = msgspec.structs.asdict(preset.options) | chosen
-            options = self._convert(merged, workload.options, name, self._at(f"{path}.{name}"))
-            models.append(
-                _Model(
-                    workload,
-                    name,
-                    preset_name,
-                    msgspec.structs.asdict(options),
-                    preset.per_device_batch,
-                    self._facts(workload, options, path),
-                )
-            )
-        return models
-
-    def _facts(self, workload: Workload, options: Any, path: str) -> Facts:
-        try:
-            return workload.facts(options)
-        except Exception as error:  # a user's own function
-            message = f"the facts of {workload.name} fail: {at_its_place(error)}"
-            raise self._error(message, path) from error
-
-    def _convert(
-        self, given: dict[str, Any], kind: type[Converted], owner: str, path: str
-    ) -> Converted:
-        known = kind.__struct_fields__
-        fail = functools.partial(SuiteError, source=self.suite.source)
-        for key, value in given.items():
-            if key not in known:
-                hint = did_you_mean(key, known) if known else ". It has none"
-                raise fail(f"{owner} has no option '{key}'{hint}", path=path)
-            problem = odd_value(value)
-            if problem is not None:
-                raise fail(problem, path=f"{path}.{key}")
-        try:
-            return msgspec.convert(given, kind)
-        except msgspec.ValidationError as error:
-            message, _, inner = str(error).partition(" - at `$")
-            place = inner.rstrip("`")
-            raise fail(_of_words(kind, given, place) or message, path=path + place) from error
-        except Exception as error:  # a user's own check of the options
-            raise fail(f"{type(error).__name__}: {error}", path=path) from error
-
     def _resolve(
-        self, model: _Model, way: _Way, world_size: int, settings: Settings, effort: Effort
+        self, model: Model, way: Way, world_size: int, settings: Settings, effort: Effort
     ) -> PlannedCase:
         device = self.machine.device_type(settings.device)
-        given = self._looked_at(self._input(settings.data), model.facts)
+        given = self._chosen.input_for(settings.data, model.facts)
         per_device, total = self._batch(model, world_size, settings)
         each = self.machine.device_count(device, cores_per_device=self.suite.cores_per_device)
         nodes = nodes_of(settings.nodes, way.strategy, world_size, each, self.machine.hosts)
@@ -315,17 +167,17 @@ class BlockPlanner:
         )
 
     def _flags(
-        self, case: Case, model: _Model, strategy: Strategy, available: int
+        self, case: Case, model: Model, strategy: Strategy, available: int
     ) -> tuple[str, ...]:
         try:
             found = tuple(flags_of(case, strategy, model.facts, available, self.machine))
         except Exception as error:  # a user's own function
             message = f"the flags of {case.strategy} fail: {type(error).__name__}: {error}"
-            raise self._error(message, "strategies") from error
+            raise self._chosen.error(message, "strategies") from error
         return tuple(map(self._line, found))
 
     def _skip_reason(
-        self, case: Case, model: _Model, strategy: Strategy, available: int
+        self, case: Case, model: Model, strategy: Strategy, available: int
     ) -> str | None:
         reason = missing(case, strategy, model.facts, available, self.machine)
         reason = reason or problem_of(case, model.facts, strategy)
@@ -336,33 +188,33 @@ class BlockPlanner:
             return None if problem is None else one_line(problem)
         except Exception as error:  # a user's own check
             message = f"the check of {case.strategy} fails: {type(error).__name__}: {error}"
-            raise self._error(message, "strategies") from error
+            raise self._chosen.error(message, "strategies") from error
 
-    def _batch(self, model: _Model, world_size: int, settings: Settings) -> tuple[int, int]:
+    def _batch(self, model: Model, world_size: int, settings: Settings) -> tuple[int, int]:
         """(per device, global) batch under the scaling rule asked for."""
         steps = world_size * settings.accumulation_steps
         asked = settings.global_batch
         if settings.scaling == "weak":
             if asked is not None:
-                raise self._error(
+                raise self._chosen.error(
                     "weak scaling fixes per_device_batch; a global_batch needs scaling: strong",
                     "global_batch",
                 )
             per_device = settings.per_device_batch or model.per_device_batch
             if per_device * steps > MAX_SAMPLES:
-                raise self._error(
+                raise self._chosen.error(
                     f"{world_size} devices x {settings.accumulation_steps} accumulation steps x "
                     f"{per_device} samples are more than {MAX_SAMPLES:,} in a step",
                     "per_device_batch",
                 )
             return per_device, per_device * steps
         if asked is None or settings.per_device_batch is not None:
-            raise self._error(
+            raise self._chosen.error(
                 "strong scaling needs a global_batch, and no per_device_batch",
                 "global_batch" if asked is None else "per_device_batch",
             )
         if asked % steps:
-            raise self._error(
+            raise self._chosen.error(
                 f"{asked} does not divide by {world_size} devices x "
                 f"{settings.accumulation_steps} accumulation steps",
                 "global_batch",
@@ -381,7 +233,7 @@ def _settings(block: Block) -> Iterator[Settings]:
         yield Settings(**dict(zip(block.axes, values, strict=True)))
 
 
-def _way_sizes(ways: Sequence[_Way], world_sizes: Sequence[int]) -> Iterator[tuple[_Way, int]]:
+def _way_sizes(ways: Sequence[Way], world_sizes: Sequence[int]) -> Iterator[tuple[Way, int]]:
     """A strategy bound to fewer devices than all sizes asked for runs once, on its largest."""
     for way in ways:
         for size in _sizes(way.strategy, world_sizes):
@@ -416,30 +268,6 @@ def kept(
 
 def _combinations(axes: Mapping[str, list[Any]]) -> int:
     return math.prod(map(len, axes.values()))
-
-
-def _label(name: str, changed: Mapping[str, Any]) -> str:
-    texts = [f"{key}={_plain(value)}" for key, value in changed.items()]
-    return f"{name}({', '.join(texts)})" if texts else name
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def _of_words(kind: type[Any], given: Mapping[str, Any], place: str) -> str | None:
-    """What is wrong with an option that takes one of some words; None for any other."""
-    types = {f".{one.name}": one.type for one in msgspec.structs.fields(kind)}
-    value = given.get(place.removeprefix("."))
-    words = words_of(types[place]) if place in types else []
-    return f"invalid value {value!r}{did_you_mean(str(value), words)}" if words else None
-
-
-def _choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
 
 
 def _effort(settings: Settings) -> Effort:
