@@ -96,6 +96,8 @@ class Facts:
     """Of one of ``Problem.samples`` on the host; None where the problem gives none."""
     sample_count: int | None = None
     """How many it has; None for as many as are asked for."""
+    step_problem: str | None = None
+    """Why a step of it fails on tensors without content, where it seems that a real one would."""
 
 
 OptimizerKernels = Literal["auto", "for-loop", "foreach", "fused"]

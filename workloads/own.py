@@ -236,9 +236,15 @@ def parts_of(make: Callable[..., Any], options: Options) -> Parts:
         raise TypeError(f"{name} {WANTED}; its model is a {type(parts.model).__name__}")
     if not callable(parts.loss):
         raise TypeError(f"{name} {WANTED}; its loss cannot be called: (output, targets) -> scalar")
-    if not callable(parts.batches) and not is_dataset(parts.batches):
+    what = type(parts.batches).__name__
+    is_batch = isinstance(parts.batches, tuple | list) and any(
+        isinstance(one, Tensor) for one in parts.batches
+    )
+    if is_batch:
+        what += " of tensors, as one batch is"
+    if is_batch or (not callable(parts.batches) and not is_dataset(parts.batches)):
         raise TypeError(
-            f"{name} {WANTED}; its batches are a {type(parts.batches).__name__}, and must be "
+            f"{name} {WANTED}; its batches are a {what}, and must be a function "
             "(samples) -> (inputs, targets), or a data set with a length"
         )
     return parts
@@ -274,6 +280,7 @@ def facts_of(parts: Parts, told: Told) -> Facts:
         samples=tried.samples,
         sample_bytes=tried.sample_bytes,
         sample_count=len(parts.batches) if is_dataset(parts.batches) else None,
+        step_problem=tried.problem,
     )
 
 

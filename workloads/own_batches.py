@@ -36,13 +36,22 @@ def batch_at(source: Any, build: Build, shard: int, shards: int, number: int) ->
     seed = shard_seed(shard_seed(build.seed, shard), number)
     drawn = draw(source, count, range(begin, begin + count), seed=seed)
     batch = batch_of(drawn, build.device, build.dtype)
+    require_count(batch, count)
+    return batch
+
+
+def require_count(batch: Batch, count: int) -> None:
+    """Whether a batch has as many samples as were asked for.
+
+    Raises:
+        ValueError: it has not.
+    """
     for tensor in (*batch.inputs, batch.targets):
         if tensor.dim() == 0 or len(tensor) != count:
             raise ValueError(
                 f"a batch of {count} samples has a tensor of shape {tuple(tensor.shape)}: "
                 "dimension 0 counts samples, in inputs and targets"
             )
-    return batch
 
 
 def draw(source: Any, count: int, places: Sequence[int], *, seed: int) -> Any:

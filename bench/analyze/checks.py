@@ -88,8 +88,8 @@ FLAGS = {
     " room, which waits for the device: a smaller batch may well be faster",
     "page_faults": "more than a twentieth of the step goes into memory that the allocator gives"
     " back to the system and asks for again, which says nothing of the strategy",
-    "page_faults_differ": "page faults slow down this row and not the baseline of its speedup, or"
-    " the other way round: the speedup is one of the allocator, too",
+    "page_faults_differ": "page faults take a twentieth of the step more of this row than of the"
+    " baseline of its speedup, or less: the speedup is one of the allocator, too",
     "reference_implementation": "DataParallel's algorithm carried out on sets of cores, since"
     " torch's own class does nothing on a CPU; it copies within one memory, so that its place among"
     " the others does not carry over to devices",
@@ -140,9 +140,9 @@ FLAGS = {
     "captured": "CUDA graphs keep their memory in a pool of their own: what is allocated in it is"
     " not known, what is reserved is",
     "no_cuda_graphs": "some graphs were not captured as CUDA graphs",
-    "calls_stalled": "a tenth of the calls alone took three times their median or more: something"
-    " else had the cores meanwhile, which the median leaves out and a row of calls adds up, so that"
-    " back to back a call seems slower than alone",
+    "calls_stalled": "a tenth of the calls alone took three times their median or more: their cores"
+    " were busy meanwhile, with the ranks' own threads or with other programs, which the median"
+    " leaves out and a row of calls adds up, so that back to back a call seems slower than alone",
     "unequal_environments": "launches of this case ran in different environments",
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from bench.analyze import page_faults
 from bench.analyze.checks import flags_of_steps
 from bench.analyze.launches import Launch
 from bench.analyze.rhythm import period_of, round_means
@@ -168,6 +169,10 @@ def _with_figures(row: Row, good: Sequence[Record], noise: Noise) -> Row:
         if record.timing is not None
     ]
     rounds = [round_means(steps, period_of(row.case)) for steps in steps_of_launches]
+    share = page_faults.share_of(good)
+    flags = [one for one in row.flags if share is None or one != page_faults.FLAG]
+    if share is not None and share > page_faults.SHARE:
+        flags.append(page_faults.FLAG)
     return msgspec.structs.replace(
         row,
         samples_per_s=figure_of(row.figures, noise),
@@ -178,8 +183,9 @@ def _with_figures(row: Row, good: Sequence[Record], noise: Noise) -> Row:
         step_mean_s=statistics.median(map(statistics.fmean, steps_of_launches)),
         step_median_s=statistics.median(percentile(steps, 50) for steps in steps_of_launches),
         step_p90_s=statistics.median(percentile(steps, 90) for steps in steps_of_launches),
+        page_fault_share=share,
         phases=_median_phases(good),
-        flags=[*row.flags, *flags_of_steps(rounds)],
+        flags=[*flags, *flags_of_steps(rounds)],
     )
 
 

@@ -7,6 +7,7 @@ if nothing spoke for a difference, together with all comparisons that the report
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -20,6 +21,7 @@ from bench.plan.case import Case
 
 REFERENCE = "reference_implementation"
 LOSSY = "lossy_by_design"
+SLOWED = "profile_slowed"
 OPPOSITE: dict[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
 
@@ -65,10 +67,15 @@ def is_lossy(row: Row) -> bool:
 
 
 def problem(case: Case) -> object:
-    """Equal for cases that train the same: what strategies and settings change is free."""
+    """Equal for cases that train the same model on the same data: all settings are free."""
     size = case.global_batch if case.scaling == "strong" else None
     data = str((case.data, case.data_options))
     return family(case), case.optimizer, data, case.seed, case.cores_per_device, size
+
+
+def way(case: Case) -> tuple[str, str, int]:
+    """Precision, compile mode and micro-steps, which only tables of settings compare."""
+    return case.precision, case.compile, case.accumulation_steps
 
 
 def place(case: Case) -> tuple[int, str | None, float | None]:
@@ -82,7 +89,7 @@ def rate(row: Row) -> float:
 
 
 def rankings(rows: Sequence[Row]) -> list[Ranking]:
-    """One for each problem and place, on most devices on which anything can be ranked there.
+    """One for each problem, way and place, on most devices on which anything can be ranked there.
 
     Args:
         rows: of the whole report.
@@ -118,7 +125,7 @@ def _spoken_of(rows: Sequence[Row]) -> list[tuple[list[Row], list[Row]]]:
 def _by_problem(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[object, list[Row]] = {}
     for row in rows:
-        groups.setdefault(problem(row.case), []).append(row)
+        groups.setdefault((problem(row.case), *way(row.case)), []).append(row)
     return list(groups.values())
 
 
@@ -266,16 +273,33 @@ def _of_table(first: Row, other: Row) -> Verdict | None:
 
 
 def exposed_share(row: Row) -> float | None:
-    """Share of a profiled step in which bytes moved and nothing was computed; None if unknown."""
+    """Share of a profiled step in which bytes moved and nothing was computed.
+
+    None where that is not known, or the profile slowed the step, so that it is of another one.
+    """
     found = row.communication
     if found is None or found.exposed_s is None or not found.profiled_step_s:
         return None
-    return max(0.0, found.exposed_s) / found.profiled_step_s
+    return None if SLOWED in row.flags else max(0.0, found.exposed_s) / found.profiled_step_s
 
 
 def wait_share(row: Row) -> float | None:
-    """Share of a profiled step in which a rank waited for late ones; None if unknown."""
+    """Share of a profiled step in which a rank waited for late ones; None as above."""
     found = row.communication
     if found is None or found.wait_s is None or not found.profiled_step_s:
         return None
-    return max(0.0, found.wait_s) / found.profiled_step_s
+    return None if SLOWED in row.flags else max(0.0, found.wait_s) / found.profiled_step_s
+
+
+def sync_share(row: Row) -> float | None:
+    """Share of forward and backward that synchronising gradients takes; None where not known.
+
+    From steps that were timed in turns with and without it. What it slows down counts, too, such as
+    computation whose cores it takes; what is communicated without it, such as FSDP's gathers, does
+    not.
+    """
+    found = row.communication
+    if row.sync_cost is None or found is None or not found.sync_pairs_s:
+        return None
+    whole_s = statistics.median(with_sync for with_sync, _ in found.sync_pairs_s)
+    return max(0.0, row.sync_cost.value) / whole_s if whole_s else None

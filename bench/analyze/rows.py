@@ -51,6 +51,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """How often equal rows would differ as much: the p-value, of this comparison alone."""
     verdict: Verdict | None = None
     """Corrected for the number of comparisons, and beyond what equal cases differ by."""
+    why_unclear: str | None = None
+    """Where there is no clear difference although its own interval leaves out 1."""
     against: str | None = None
     """Id of the case below the line."""
 
@@ -122,6 +124,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of what lives from step to step, per device."""
     memory: Memory | None = None
     """Of the pass that tells what the peak is made of."""
+    page_fault_share: float | None = None
+    """Of a step, on the process that has most of them: median over the launches."""
     phases: Phases | None = None
     """Median over the launches."""
     input: Input | None = None

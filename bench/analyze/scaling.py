@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from bench.analyze import page_faults
 from bench.analyze.checks import flags_of_figures
 from bench.analyze.figures import launches_of, row_of
 from bench.analyze.launches import counted, drift_of, noisy_rows
@@ -144,7 +145,7 @@ def _compared(row: Row, others: Others, noise: Noise, link_bytes_per_s: float | 
         sync_cost=row.sync_cost,
         link_bytes_per_s=link_bytes_per_s,
     )
-    if baseline is not None and ("page_faults" in row.flags) != ("page_faults" in baseline.flags):
+    if baseline is not None and page_faults.differ(row, baseline):
         flags.append("page_faults_differ")
     return msgspec.structs.replace(row, flags=[*row.flags, *flags, *flags_of_loading(row)])
 

@@ -58,7 +58,12 @@ def judged(rows: Sequence[Row]) -> list[Row]:
             floor = noise_floor(tables[family(row.case)], row.case.world_size)
             chance = chances[index, comparison.against or name]
             verdict = verdict_of(comparison.ratio, chance, floor)
-            told = msgspec.structs.replace(comparison, verdict=verdict)
+            why = why_unclear(comparison.ratio, chance, len(chances))
+            told = msgspec.structs.replace(
+                comparison,
+                verdict=verdict,
+                why_unclear=why if verdict == "no clear difference" else None,
+            )
             changes.setdefault(index, {})[name] = told
     return [
         msgspec.structs.replace(row, **changes.get(index, {})) for index, row in enumerate(rows)
@@ -98,6 +103,21 @@ def verdict_of(ratio: Estimate, chance: float, floor: float | None) -> Verdict:
     if chance >= 1 - CONFIDENCE or not beyond:
         return "no clear difference"
     return "faster" if ratio.value > 1 else "slower"
+
+
+def why_unclear(ratio: Estimate, chance: float, count: int) -> str | None:
+    """Why an interval that leaves out 1 is no clear difference; None for one that does not.
+
+    Args:
+        ratio: of throughputs.
+        chance: p-value, corrected.
+        count: of comparisons that it is corrected for.
+    """
+    if ratio.low is None or ratio.high is None or ratio.low <= 1 <= ratio.high:
+        return None
+    if chance >= 1 - CONFIDENCE:
+        return f"chance brings about such an interval where {count} are looked at"
+    return "equal cases, measured twice, may differ as much"
 
 
 def _comparison(row: Row, name: str) -> Comparison:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,11 @@ import yaml
 from bench.api.reference import reference_to
 from bench.api.result import Comparison
 from bench.contract import Finding, check_file
-from bench.errors import BenchError, Interruption
+from bench.doctor import warnings_of_timing
+from bench.errors import BenchError, Interruption, OutputError
 from bench.plan import own
 from bench.plan.suite import Suite, parse_suite
-from bench.report.page import load
+from bench.report.page import load, write_report
 from bench.run.scratch import scratch
 from bench.run.server import start_server, stop_server
 from bench.run.session import run_suite
@@ -57,7 +59,7 @@ def compare(
             reference as a suite has it, such as ``torchvision:resnet18`` or ``vit.py:vit``.
         strategies: names, references, or mappings of one to its options, as a suite has them.
         world_sizes: numbers of devices.
-        out: folder to keep the results in; none by default.
+        out: folder to keep the results in, with a report; none by default.
         cores_per_device: on a CPU.
         budget_s: seconds for further launches where intervals are wide.
         settings: any field of a suite's block, such as ``launches=5`` or ``precision="bf16-amp"``.
@@ -81,10 +83,12 @@ def compare(
             "world_sizes": list(world_sizes),
         }
         suite = _suite(block, cores_per_device=cores_per_device, budget_s=budget_s)
-        suite = msgspec.structs.replace(suite, given_in=str(folder))
+        suite = msgspec.structs.replace(suite, given_in=str(folder), given_by=NAME)
         place = Path(out) if out is not None else private / "results"
         _measure(suite, place, private)
         run, records, rows = load(place)
+        if out is not None:
+            _report(place)
     return Comparison(
         run=run,
         records=tuple(records),
@@ -94,6 +98,8 @@ def compare(
 
 
 def _measure(suite: Suite, place: Path, private: Path) -> None:
+    for line in warnings_of_timing():
+        sys.stderr.write(f"{line}\n")
     with _main_left_alone(), _handlers_restored():
         start_server()
         try:
@@ -107,6 +113,14 @@ def _measure(suite: Suite, place: Path, private: Path) -> None:
             stop_server()
     if interruption is not None:
         raise _as_python_has_it(interruption)
+
+
+def _report(place: Path) -> None:
+    """Beside the records, which are there whatever becomes of it."""
+    try:
+        write_report(place)
+    except OutputError as error:
+        warnings.warn(f"no report: {error}", stacklevel=3)
 
 
 def check(path: str | Path) -> list[Finding]:

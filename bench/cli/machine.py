@@ -8,13 +8,7 @@ from bench.cli.output import say
 
 def warn_of_this_machine() -> None:
     """What speaks against figures measured here and now, a line each. It stops nothing."""
-    from bench.doctor import what_spoils_timing
-    from bench.doctor.show import line
+    from bench.doctor import warnings_of_timing
 
-    try:
-        findings = what_spoils_timing()
-    except Exception as error:  # noqa: BLE001 - a look at the machine must never cost a run
-        say(f"warning: this machine cannot be looked at: {type(error).__name__}: {error}")
-        return
-    for one in findings:
-        say(line(one))
+    for line in warnings_of_timing():
+        say(line)

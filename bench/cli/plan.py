@@ -16,7 +16,7 @@ from bench.cli.options import (
     WorkloadOption,
     suite_of,
 )
-from bench.cli.output import print_json, print_text
+from bench.cli.output import print_json, print_text, say
 from bench.errors import one_line
 from bench.plan.case import Case
 
@@ -51,11 +51,13 @@ def show_plan(described: Suite, *, only: str | None, launches: int | None, json:
         note += f"   skipped: {one_line(one.skip_reason)}" if one.skip_reason else ""
         note += "" if one.skip_reason else "".join(f"   {flag}" for flag in one.flags)
         print_text(f"{number:4}  {one.case.id}  launches {one.effort.launches}{note}")
-    from bench.plan.units import units_in_words
+    from bench.plan.units import problems_in_words, units_in_words
     from bench.run.schedule import schedule
 
     for model, words in units_in_words(planned):
         print_text(f"shard units of {model}: {one_line(words)}")
+    for problem in problems_in_words(planned):
+        say(f"warning: {problem}")
     skips = sum(one.skip_reason is not None for one in planned)
     print_text(
         f"cases: {len(planned)}, {skips} of them skipped; launches: {len(schedule(planned, 0))}, "

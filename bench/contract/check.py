@@ -64,7 +64,8 @@ def references_in(reference: str) -> list[str]:
     found = [*strategies_in(module)] or [*workloads_in(module)]
     if not found:
         raise BenchError(
-            f"{where} has nothing to check: it may end with STRATEGIES = (...) or WORKLOADS = (...)"
+            f"{where} has nothing to check: neither a function that returns (model, loss, batches),"
+            " nor a Strategy; it may end with STRATEGIES = (...) or WORKLOADS = (...)"
         )
     for one in found:
         own.tell({f"{where}:{one}": code})

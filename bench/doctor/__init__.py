@@ -13,6 +13,7 @@ from bench.doctor import check_devices, check_host, check_software, check_system
 from bench.doctor.facts import Facts
 from bench.doctor.finding import Finding, examine
 from bench.doctor.gather import gather_facts, gather_quickly
+from bench.doctor.show import line
 
 CHECKS = (
     *check_host.CHECKS,
@@ -41,6 +42,14 @@ def what_spoils_timing(facts: Facts | None = None) -> list[Finding]:
     """Findings to tell before a run: what can be seen at once and speaks against its figures."""
     quick = (check for check in CHECKS if check.is_quick)
     return spoilers(examine(quick, facts or gather_quickly()))
+
+
+def warnings_of_timing() -> list[str]:
+    """Likewise, a line each: what speaks against figures measured here and now."""
+    try:
+        return [line(one) for one in what_spoils_timing()]
+    except Exception as error:  # noqa: BLE001 - a look at the machine must never cost a run
+        return [f"warning: this machine cannot be looked at: {type(error).__name__}: {error}"]
 
 
 def spoilers(findings: Iterable[Finding]) -> list[Finding]:

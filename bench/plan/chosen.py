@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,7 +55,15 @@ class Chosen:
 
     def error(self, message: str, path: str) -> SuiteError:
         """What is wrong at a place within the block."""
-        return SuiteError(message, source=self._suite.source, path=self.at(path))
+        return self._failed(message, self.at(path))
+
+    def _failed(self, message: str, path: str) -> SuiteError:
+        """Likewise, at a place within the file: unless the file is not what names workloads."""
+        _, is_workload, rest = path.partition(".workloads[")
+        if is_workload and self._suite.given_by is not None:
+            path = rest.partition("]")[2].removeprefix(".")
+            return SuiteError(message, source=self._suite.given_by, path=path)
+        return SuiteError(message, source=self._suite.source, path=path)
 
     def at(self, path: str) -> str:
         """A place within the block, as one within the file."""
@@ -175,22 +182,21 @@ class Chosen:
         self, given: dict[str, Any], kind: type[Converted], owner: str, path: str
     ) -> Converted:
         known = kind.__struct_fields__
-        fail = functools.partial(SuiteError, source=self._suite.source)
         for key, value in given.items():
             if key not in known:
                 hint = did_you_mean(key, known) if known else ". It has none"
-                raise fail(f"{owner} has no option '{key}'{hint}", path=path)
+                raise self._failed(f"{owner} has no option '{key}'{hint}", path)
             problem = odd_value(value)
             if problem is not None:
-                raise fail(problem, path=f"{path}.{key}")
+                raise self._failed(problem, f"{path}.{key}")
         try:
             return msgspec.convert(given, kind)
         except msgspec.ValidationError as error:
             message, _, inner = str(error).partition(" - at `$")
             place = inner.rstrip("`")
-            raise fail(_of_words(kind, given, place) or message, path=path + place) from error
+            raise self._failed(_of_words(kind, given, place) or message, path + place) from error
         except Exception as error:  # a user's own check of the options
-            raise fail(f"{type(error).__name__}: {error}", path=path) from error
+            raise self._failed(f"{type(error).__name__}: {error}", path) from error
 
 
 def choices(axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -28,18 +28,19 @@ def workload_in(module: ModuleType, reference: str) -> Workload:
         return found
     if isinstance(found, Strategy):
         raise BenchError("is a strategy, not a workload")
-    is_model = isinstance(found, nn.Module) or (
-        isinstance(found, type) and issubclass(found, nn.Module)
-    )
-    if is_model or not callable(found):
+    if _is_model(found) or not callable(found):
         raise BenchError(
-            f"is {'a model' if is_model else type(found).__name__}, not a Workload; "
+            f"is {'a model' if _is_model(found) else type(found).__name__}, not a Workload; "
             f"a function may be one too, which {WANTED}"
         )
     try:
         return workload_of(found, name=reference)
     except Exception as error:  # what it says of itself may be wrong in many ways
         raise BenchError(f"is no workload: {at_its_place(error)}") from error
+
+
+def _is_model(item: Any) -> bool:
+    return isinstance(item, nn.Module) or (isinstance(item, type) and issubclass(item, nn.Module))
 
 
 def strategy_in(module: ModuleType, reference: str) -> Strategy:
@@ -83,6 +84,20 @@ def strategies_in(module: ModuleType) -> dict[str, Strategy]:
     return {name: one for name, one in vars(module).items() if isinstance(one, Strategy)}
 
 
+def _nothing_in(module: ModuleType, where: str, exported: str) -> str:
+    """What a file lacks, in words."""
+    if exported == "STRATEGIES":
+        return f"{where} has no Strategy; it may end with STRATEGIES = (...)"
+    own = {
+        name: one
+        for name, one in vars(module).items()
+        if getattr(one, "__module__", None) == module.__name__
+    }
+    models = [name for name, one in own.items() if _is_model(one)]
+    has = f"{models[0]} is a model alone: " if models else ""
+    return f"{has}{where} has no function that returns (model, loss, batches)"
+
+
 def _named(
     module: ModuleType, where: str, name: str | None, known: Mapping[str, Any], exported: str
 ) -> Any:
@@ -94,7 +109,7 @@ def _named(
                 f"cannot be told: {where} has several that it may be: {', '.join(known)}; "
                 f"name one, as {where}:{next(iter(known))}, or export {exported} = (...)"
             )
-        raise BenchError(f"cannot be found: {where} has none; it may end with {exported} = (...)")
+        raise BenchError(f"cannot be found: {_nothing_in(module, where, exported)}")
     if name in known:
         return known[name]
     if hasattr(module, name):

@@ -54,4 +54,6 @@ def with_workloads(suite: Suite, texts: Sequence[str], folder: Path) -> Suite:
         seen = (msgspec.structs.replace(one, path=block.path) for one in blocks)
         if changed not in seen:
             blocks.append(changed)
-    return msgspec.structs.replace(suite, blocks=tuple(blocks), given_in=str(folder.absolute()))
+    return msgspec.structs.replace(
+        suite, blocks=tuple(blocks), given_in=str(folder.absolute()), given_by=OPTION
+    )

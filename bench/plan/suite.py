@@ -53,6 +53,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """Where files that it names are looked for first; None for the current folder."""
     given_in: str | None = None
     """Likewise for workloads that were given in place of the file's."""
+    given_by: str | None = None
+    """What gave them, for messages."""
     name: str
     description: str = ""
     cores_per_device: int = 1

@@ -1,4 +1,4 @@
-"""What strategies would shard of the models of a plan, without any model being built for real."""
+"""What can be said of the models of a plan without any of them being built for real."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import torch
 
+from bench.errors import one_line
 from bench.plan.case import Case, PlannedCase
 from bench.plan.own import at_its_place
 from bench.plan.registry import find_workload
@@ -17,6 +18,24 @@ from workloads.units import described
 
 def units_in_words(planned: Sequence[PlannedCase]) -> Iterator[tuple[str, str]]:
     """Of each model of a plan: its name, and its shard units in words."""
+    for case in _models(planned):
+        yield f"{case.workload}:{case.preset}", _of(case)
+
+
+def problems_in_words(planned: Sequence[PlannedCase]) -> Iterator[str]:
+    """What speaks for a model's steps failing, as far as it shows before anything is started."""
+    for case in _models(planned):
+        workload = find_workload(case.workload)
+        facts = workload.facts(msgspec.convert(case.workload_options, workload.options))
+        if facts.step_problem is not None:
+            yield one_line(
+                f"{case.workload}:{case.preset}: a step on tensors without content fails, and a "
+                f"real one may well: {facts.step_problem}"
+            )
+
+
+def _models(planned: Sequence[PlannedCase]) -> Iterator[Case]:
+    """A case of each model that is not skipped."""
     seen: set[str] = set()
     for one in planned:
         case = one.case
@@ -24,7 +43,7 @@ def units_in_words(planned: Sequence[PlannedCase]) -> Iterator[tuple[str, str]]:
         key = f"{case.workload}:{case.preset} {options}"
         if key not in seen and one.skip_reason is None:
             seen.add(key)
-            yield f"{case.workload}:{case.preset}", _of(case)
+            yield case
 
 
 def _of(case: Case) -> str:

@@ -13,8 +13,8 @@ GIB = 2**30
 DASH = "–"
 WIDE = 0.2
 """Half width of an interval, relative, from which its ends are given."""
-MEANINGLESS = 10.0
-"""Likewise, above which it says nothing at all."""
+LARGE = {"G": 1e9, "M": 1e6, "k": 1e3}
+"""What figures ten times as large are counted in where there is little room."""
 REFERENCE = "the reference"
 UNCLEAR = "no clear difference"
 COARSE = 0.04
@@ -54,11 +54,23 @@ def short_throughput(row: Row) -> str:
     estimate = row.samples_per_s
     if estimate is None or estimate.half_width is None:
         return throughput(row)
-    width = estimate.half_width / estimate.value
-    if width <= WIDE:
+    if estimate.half_width <= WIDE * estimate.value or estimate.low is None:
         return throughput(row)
-    share = f"{width:.0%}" if width < MEANINGLESS else "all"
-    return f"{significant(estimate.value * row.units_per_sample)} ± {share}"
+    parts = (estimate.value, estimate.low, estimate.high or 0.0)
+    value, low, high = (_short(part * row.units_per_sample) for part in parts)
+    return f"{value} ({low}-{high})"
+
+
+def _short(value: float) -> str:
+    """Three digits of a large number, too.
+
+    >>> _short(123.4), _short(12345.0), _short(3e7)
+    ('123', '12.3k', '30.0M')
+    """
+    for letter, size in LARGE.items():
+        if value >= 10 * size:
+            return f"{significant(value / size)}{letter}"
+    return significant(value)
 
 
 def comparison(compared: Comparison) -> str:

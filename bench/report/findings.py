@@ -31,10 +31,15 @@ PLACES = {
     "batches_from": "data {}",
     "seed": "seed {}",
     "cores_per_device": "{} a device",
+    "precision": "{}",
+    "compile": "compile {}",
+    "accumulation_steps": "{}",
     "global_batch": "global batch {}",
 }
 """What of a case the rankings of a table may differ by, in words."""
-COUNTED = {"nodes": "host", "cores_per_device": "core"}
+COUNTED = {"nodes": "host", "cores_per_device": "core", "accumulation_steps": "micro-step"}
+PLAINEST = {"data": "device", "precision": "fp32", "compile": "none", "accumulation_steps": 1}
+"""What tables of settings compare with."""
 """Those that are a number of something."""
 
 
@@ -75,9 +80,11 @@ def headline(tables: Sequence[Table]) -> str:
 def _of_table(table: Table, ranked: Sequence[Ranking]) -> Iterator[tuple[Kind, str]]:
     names = Names(table.rows)
     ranked = [found for found in ranked if not _is_setting(found, ranked)]
+    has_settings = any(one.rows for one in table.settings)
     for found in ranked:
         where, own = _where(found, ranked), Names(found.rows)
-        yield "fastest", fastest(found, own, where)
+        if not (has_settings and _is_alone(found)):
+            yield "fastest", fastest(found, own, where)
         if found.with_fewer is not None:
             yield "fastest", fewer(found.best, found.with_fewer, names)
         for text in (lossy(found, own), reference(found, own)):
@@ -94,10 +101,18 @@ def _of_table(table: Table, ranked: Sequence[Ranking]) -> Iterator[tuple[Kind, s
 
 
 def _is_setting(found: Ranking, ranked: Sequence[Ranking]) -> bool:
-    """Whether it is a row alone whose data come from elsewhere: settings tell what that changes."""
-    is_alone = not found.level and not found.behind
-    data = {one.best.case.data for one in ranked}
-    return is_alone and found.best.case.data != "device" and "device" in data
+    """Whether it is a row alone with a setting that others lack: settings say what it brings."""
+    own = _plainness(found)
+    return _is_alone(found) and any(_plainness(one) > own for one in ranked)
+
+
+def _is_alone(found: Ranking) -> bool:
+    return not found.level and not found.behind and not found.ahead
+
+
+def _plainness(found: Ranking) -> int:
+    """In how many of its settings it is as plain as can be."""
+    return sum(getattr(found.best.case, name) == value for name, value in PLAINEST.items())
 
 
 def _where(found: Ranking, ranked: Sequence[Ranking]) -> str:
@@ -122,8 +137,11 @@ def fastest(found: Ranking, names: Names, where: str) -> str:
     if ratio is not None and not best.speedup.is_baseline:
         verdict = best.speedup.verdict
         unsure = ", no clear gain" if verdict == "no clear difference" else ""
+        unsure = ", in one launch" if ratio.low is None else unsure
         rate += f", {cells.significant(ratio.value)} times one device without a wrapper{unsure}"
     where += "," * ("," in where)
+    if reference(found, names):
+        where += ", of what is ranked," if not where.endswith(",") else " of what is ranked,"
     slower = f"{SLOWER}{_changes(found, names)}." if found.behind else ""
     if found.level:
         level = f"{names.many(found.level)} cannot be told from it"
@@ -187,8 +205,10 @@ def _memory(table: Table, found: Ranking, names: Names, place: str) -> Iterator[
     if own and known[id(least)] < (1 - SAVES) * own and least.samples_per_s is not None:
         share = least.samples_per_s.value / best.samples_per_s.value
         yield (
-            f"Least memory{place}: {names(least)} with {_gib(known[id(least)])} GiB a device, "
-            f"where {names(best)} needs {_gib(own)}; it reaches {share:.0%} of its rate."
+            f"Least memory of what is ranked{place}: {names(least)} with "
+            f"{_gib(known[id(least)])} GiB a device, "
+            f"where {names(best)} needs {_gib(own)}; it reaches {share:.0%} of its rate"
+            f"{', no clear difference' if least in found.level else ''}."
         )
     limits = {
         row.max_batch.memory_limit_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Literal
 
 from bench.analyze.checks import FLAGS
-from bench.analyze.rows import Row
+from bench.analyze.rows import Comparison, Row
 from bench.analyze.settings import PLAIN, WITHIN
 from bench.analyze.verdicts import noise_floor
 from bench.errors import plural
@@ -122,6 +122,7 @@ def notes_of(row: Row, table: Which) -> list[str]:
     if row.samples_per_s is not None and row.speedup.reason is not None:
         notes.append(f"no speedup: {row.speedup.reason}")
     notes += _gain(row)
+    notes += _unclear("against ddp", row.peer)
     notes += _compiled(row)
     if row.twin is not None:
         notes += [f"second measurement, {problem}" for problem in row.twin.problems]
@@ -158,6 +159,8 @@ def _notes_of_setting(row: Row) -> Iterator[str]:
         yield f"the same layout of buckets as {row.same_buckets_as}: what differs is noise"
     if row.samples_per_s is not None and row.setting.reason is not None:
         yield f"no change given: {row.setting.reason}"
+    yield from _unclear("against plain", row.setting)
+    yield from _unclear("against the rung below", row.rung)
     if row.rung_below and row.samples_per_s is not None and row.rung.reason is not None:
         yield f"not compared with the rung below: {row.rung.reason}"
     if row.parity_note is not None:
@@ -182,6 +185,13 @@ def _compiled(row: Row) -> list[str]:
     left = f", {plural(one.uncompiled, 'function')} left uncompiled" if one.uncompiled else ""
     why = f" (most often: {next(iter(one.reasons))})" if one.reasons else ""
     return [f"{took}: {what}, {breaks}{left}{why}"]
+
+
+def _unclear(what: str, compared: Comparison) -> list[str]:
+    """Why a change whose interval leaves out 0 is none that is clear."""
+    if compared.why_unclear is None:
+        return []
+    return [f"{what}: the interval leaves out 0, but {compared.why_unclear}"]
 
 
 def _gain(row: Row) -> list[str]:

@@ -44,5 +44,10 @@ def sync_notes(row: Row) -> Iterator[str]:
         yield "sync cost: of gradients only; gathers of parameters go on without it"
     elif row.case.strategy == IN_OPTIMIZER:
         yield "sync cost: of gradients only; the optimizer, which sends parameters, is left out"
-    if row.sync_cost.low is None or row.sync_cost.low <= 0:
+    if row.sync_cost.high is not None and row.sync_cost.high < 0:
+        yield (
+            "sync cost: below 0, which cannot be: steps without synchronisation met worse"
+            " conditions than those with it"
+        )
+    elif row.sync_cost.low is None or row.sync_cost.low <= 0:
         yield "sync cost: too small to be told from the noise of its launch"

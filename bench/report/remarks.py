@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from bench.analyze.effort import relative_width
-from bench.analyze.ranking import exposed_share, wait_share
+from bench.analyze.ranking import exposed_share, sync_share, wait_share
 from bench.analyze.rows import Row
 from bench.errors import plural
 from bench.report.naming import MOST_NAMED, Names, listed
 
 BINDS, MAY_BIND = 0.25, 0.15
-"""Shares of a step from which communication that nothing hides is said to bind, and to be near to
-it: one profile does not tell a fifth from a little more or less."""
+"""Shares from which communication is said to bind, and to be near to it: one look does not tell a
+fifth from a little more or less."""
+CONTRADICTS = "communication_contradicts"
+SYNC = "sync: what synchronising gradients takes of forward and backward"
+EXPOSED = "exposed: what nothing hides of a profiled step"
 WRONG = {
     "ranks_differ": "ranks ended with different parameters",
     "duplicate_data": "ranks trained on the same samples",
@@ -40,20 +44,37 @@ DOUBTS = {
 """Flags that speak against a figure, with the reason in few words; the worst first."""
 
 
+class Bound(NamedTuple):
+    """How much communication weighs in a row's step, by each way to tell."""
+
+    row: Row
+    sync: float | None
+    exposed: float | None
+
+    @property
+    def share(self) -> float:
+        """The larger: where communication runs on the cores that compute, little is exposed."""
+        return max(self.sync or 0.0, self.exposed or 0.0)
+
+    @property
+    def words(self) -> str:
+        """Both in short."""
+        pairs = (("sync", self.sync), ("exposed", self.exposed))
+        return ", ".join(f"{name} {share:.0%}" for name, share in pairs if share is not None)
+
+
 def communication(rows: Sequence[Row], names: Names) -> Iterator[str]:
     """Where it binds, on most devices on which it is known; and why rows gain nothing."""
     known = [
-        (share, row)
+        found
         for row in rows
         if not row.is_proved_wrong
-        and "communication_contradicts" not in row.flags
-        and (share := exposed_share(row)) is not None
+        and (found := _bound(row)) is not None
+        and row.case.world_size > 1
     ]
-    size = max((row.case.world_size for _, row in known), default=0)
-    there = sorted(
-        ((share, row) for share, row in known if row.case.world_size == size),
-        key=lambda pair: -pair[0],
-    )
+    size = max((one.row.case.world_size for one in known), default=0)
+    there = [one for one in known if one.row.case.world_size == size]
+    there.sort(key=lambda one: -one.share)
     yield from _binding(there, f"on {plural(size, 'device')}", names)
     slow = [row for row in rows if row.speedup.verdict == "slower" and row.case.world_size > 1]
     for row in slow[:MOST_NAMED]:
@@ -62,41 +83,69 @@ def communication(rows: Sequence[Row], names: Names) -> Iterator[str]:
         yield f"{len(slow) - MOST_NAMED} more rows are slower than one device."
 
 
-def _binding(there: Sequence[tuple[float, Row]], where: str, names: Names) -> Iterator[str]:
+def _bound(row: Row) -> Bound | None:
+    """None where nothing is known of it, or its figures contradict each other."""
+    sync, exposed = sync_share(row), exposed_share(row)
+    is_unknown = sync is None and exposed is None
+    return None if is_unknown or CONTRADICTS in row.flags else Bound(row, sync, exposed)
+
+
+def _binding(there: Sequence[Bound], where: str, names: Names) -> Iterator[str]:
     """Where communication binds, where it may, or that it does not.
 
     Args:
-        there: share of a step and row, the largest share first.
+        there: the largest share first.
         where: on how many devices.
         names: of the rows.
     """
-    bound = [(share, row) for share, row in there if share >= BINDS]
-    near = [(share, row) for share, row in there if MAY_BIND <= share < BINDS]
-    texts = [[f"{names(r)} ({share:.0%} of a step)" for share, r in some] for some in (bound, near)]
+    bound = [one for one in there if one.share >= BINDS]
+    near = [one for one in there if MAY_BIND <= one.share < BINDS]
+    texts = [[f"{names(one.row)} ({one.words})" for one in some] for some in (bound, near)]
+    meaning = f" ({SYNC}; {EXPOSED})"
     if bound:
-        yield f"Communication that nothing hides binds {where}: {listed(texts[0])}."
+        yield f"Communication binds {where}{meaning}: {listed(texts[0])}."
+        meaning = ""
     if near:
         yield (
-            f"Communication that nothing hides may bind {where}, which one profile does not tell: "
+            f"Communication may bind {where}, which one look does not tell{meaning}: "
             f"{listed(texts[1])}."
         )
     if there and not bound and not near:
-        share, row = there[0]
-        yield (
-            f"Communication does not bind {where}: at most {share:.0%} of a step is "
-            f"communication that nothing hides ({names(row)})."
-        )
+        parts = [
+            f"{share:.0%} {what} ({names(row)})"
+            for what, share, row in (
+                ("of forward and backward is synchronising gradients", *_most(there, "sync")),
+                (
+                    "of a profiled step is communication that nothing hides",
+                    *_most(there, "exposed"),
+                ),
+            )
+            if share is not None
+        ]
+        yield f"Communication does not bind {where}: at most {' and '.join(parts)}."
+
+
+def _most(there: Sequence[Bound], name: str) -> tuple[float | None, Row]:
+    most = max(there, key=lambda one: getattr(one, name) or 0.0)
+    return getattr(most, name), most.row
 
 
 def _why_slow(row: Row) -> str:
-    """Where its step goes, as far as a profile tells."""
-    exposed, waiting = exposed_share(row), wait_share(row)
-    if exposed is None or "communication_contradicts" in row.flags:
+    """Where its step goes, as far as anything tells."""
+    if _bound(row) is None:
         return "no profile says why"
-    parts = [f"{exposed:.0%} of its step is communication that nothing hides"]
-    parts += [f"{waiting:.0%} waiting for late ranks"] if waiting and waiting >= 0.01 else []
-    rest = 1 - exposed - (waiting or 0.0)
-    return ", ".join(parts) + (f", {rest:.0%} computation and all else" if rest > 0 else "")
+    sync, exposed, waiting = sync_share(row), exposed_share(row), wait_share(row)
+    parts = []
+    if sync is not None:
+        parts.append(f"synchronising gradients takes {sync:.0%} of forward and backward")
+    if exposed is not None:
+        told = f"{exposed:.0%} of a profiled step is communication that nothing hides"
+        told += f", {waiting:.0%} waiting for late ranks" if waiting and waiting >= 0.01 else ""
+        rest = 1 - exposed - (waiting or 0.0)
+        if sync is None and rest > 0:
+            told += f", {rest:.0%} computation and all else"
+        parts.append(told)
+    return "; ".join(parts)
 
 
 def missing(rows: Sequence[Row], names: Names) -> Iterator[str]:
@@ -156,11 +205,23 @@ def _baselines(measured: Sequence[Row], names: Names) -> Iterator[str]:
                 " baseline is too slow, or caches explain it"
             )
         if unlike:
-            who, this = names.many(unlike, sized=True), "this baseline"
-            pair = (this, who) if "page_faults" in base.flags else (who, this)
-            reasons.append(f"page faults slow {pair[0]} down, and not {pair[1]}")
+            reasons.append(_page_faults(base, unlike, names))
         if reasons:
             yield f"Do not lean on speedups over {names.sized(base)}: {'; '.join(reasons)}."
+
+
+def _page_faults(base: Row, unlike: Sequence[Row], names: Names) -> str:
+    """How much more of one row's step they take than of another's."""
+    told = [
+        f"{row.page_fault_share:.0%} of {names.sized(row)}'s"
+        for row in unlike
+        if row.page_fault_share is not None
+    ]
+    if base.page_fault_share is None or len(told) < len(unlike):
+        who, this = names.many(unlike, sized=True), "this baseline"
+        pair = (this, who) if "page_faults" in base.flags else (who, this)
+        return f"page faults slow {pair[0]} down, and not {pair[1]}"
+    return f"page faults take {base.page_fault_share:.0%} of its step, and {listed(told)}"
 
 
 def _widths(measured: Sequence[Row], names: Names) -> Iterator[str]:
@@ -170,8 +231,8 @@ def _widths(measured: Sequence[Row], names: Names) -> Iterator[str]:
     known = sorted(half for half in halves if half is not None)
     if not known:
         return
-    low, high = f"{known[0]:.0%}", f"{known[-1]:.0%}"
-    size = f"± {low}" if low == high else f"± {low} to ± {high}"
+    ends = dict.fromkeys(f"± {half:.0%}" if half < 1 else "worse than ± 100%" for half in known)
+    size = " to ".join([*ends][:: max(1, len(ends) - 1)])
     are, which = ("is", "The figure") if len(wide) == 1 else ("are", "Figures")
     yield f"{which} of {_which(wide, measured, names)} {are} known to {size} only."
 

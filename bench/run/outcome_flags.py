@@ -7,16 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bench.analyze import page_faults
 from bench.measure.conditions import flags_of
 from bench.plan.case import Case
 from bench.plan.registry import find_strategy
 from bench.records.record import Placement
 from bench.run.handover import Assignment, Measured, RankOutcome
 
-FAULT_S = 1e-6
-"""What a page fault costs at least; on a virtual machine 2 us were seen, with the zeroing."""
-FAULTS_SHARE = 0.05
-"""Of a window in page faults, from which they explain differences between rows."""
 COARSE = 0.01
 """Of a median step, from which the clock's resolution matters."""
 EMULATED = "emulated_network"
@@ -51,7 +48,9 @@ def seen_flags(
         "allocator_retries": any(one.allocator_retries > 0 for one in measured),
         "profiler_on": bool(observers_of(outcomes)),
         "coarse_timer": any(_is_coarse(outcome.measured) for outcome in outcomes),
-        "page_faults": any(_faults_cost(outcome.measured) > FAULTS_SHARE for outcome in outcomes),
+        page_faults.FLAG: any(
+            _faults_cost(outcome.measured) > page_faults.SHARE for outcome in outcomes
+        ),
         "nothing_to_shard": _shards_nothing(assignment.case, outcomes),
         # A rank may well see a batch again, but not another's.
         "duplicate_data": len(set(batches)) < len(batches),
@@ -109,4 +108,4 @@ def _faults_cost(measured: Measured | None) -> float:
     """Share of the window that went into page faults, roughly."""
     if measured is None or measured.minor_faults is None:
         return 0.0
-    return measured.minor_faults * FAULT_S / measured.window_s
+    return measured.minor_faults * page_faults.FAULT_S / measured.window_s

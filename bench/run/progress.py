@@ -71,7 +71,10 @@ def _result(record: Record) -> str:
         reason = f" ({record.parity.reason})" if record.parity.reason else ""
         return f"{record.parity.verdict.replace('_', ' ')}{reason}"
     if record.communication is not None and record.communication.sync_cost_s is not None:
-        return f"synchronisation costs {record.communication.sync_cost_s * 1e3:.3g} ms a step"
+        cost_s = record.communication.sync_cost_s
+        if cost_s <= 0:
+            return "synchronisation costs less than noise"
+        return f"synchronisation costs {cost_s * 1e3:.3g} ms a step"
     return "ok"
 
 

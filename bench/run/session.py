@@ -18,6 +18,7 @@ from bench.measure.environment import collect, versions
 from bench.plan.case import Machine, PlannedCase, file_name
 from bench.plan.matrix import expand
 from bench.plan.suite import Suite
+from bench.plan.units import problems_in_words
 from bench.records.environment import comparable, fingerprint
 from bench.records.record import BROKEN_FLAGS, Record, RunInfo
 from bench.records.store import Store, read_records, read_run
@@ -124,6 +125,8 @@ def run_suite(  # noqa: PLR0913 - what a run is told, each known by its name
             before = read_records(folder) if resume else []
             store.write_run(info)
             progress.say(f"results go to {folder}")
+            for problem in problems_in_words(planned):
+                progress.say(f"warning: {problem}")
             runner = Runner(
                 launcher=Launcher(scratch, machine, hosts),
                 store=store,

@@ -45,6 +45,16 @@ def test_one_launch_cannot_be_told_from_the_best() -> None:
     assert ranking([FAST, single]).level == [single]
 
 
+@pytest.mark.parametrize(
+    "way", [{"precision": "bf16-amp"}, {"compile": "default"}, {"accumulation_steps": 4}]
+)
+def test_what_tables_of_settings_compare_is_not_ranked(way: dict[str, Any]) -> None:
+    case = make_case(strategy="ddp", world_size=2, **way)
+    (other,) = rows_of([], launches(case, 400, 401, 402))
+    assert [found.best for found in rankings([FAST, other, SLOW])] == [FAST, other]
+    assert [found.behind for found in rankings([FAST, other])] == [[], []]
+
+
 @pytest.mark.parametrize("flag", ["oversubscribed", "ranks_differ", "reference_implementation"])
 def test_what_cannot_be_compared_is_no_candidate(flag: str) -> None:
     unfit = row("dp", 400, 401, 402, flags=(flag,))

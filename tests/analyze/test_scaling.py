@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from typing import Any
 
 import msgspec
@@ -421,6 +422,29 @@ def test_what_the_allocator_takes_of_one_row_alone_is_told() -> None:
     assert row([*faulty, *launches(PAIR, 119, 120, 121)], PAIR).flags == ["page_faults_differ"]
     both = launches(PAIR, 119, 120, 121, flags=["page_faults"])
     assert row([*faulty, *both], PAIR).flags == ["page_faults"]
+
+
+def with_faults(records: list[Record], *shares: float) -> list[Record]:
+    """Launches in which page faults take so much of a step."""
+    found = []
+    for record, share in zip(records, shares, strict=True):
+        assert record.timing is not None
+        faults = share * statistics.fmean(record.timing.step_s[0]) * 1e6
+        timing = msgspec.structs.replace(record.timing, minor_faults_per_step=[faults])
+        flags = ["page_faults"] if share > 0.05 else []
+        found.append(msgspec.structs.replace(record, timing=timing, flags=flags))
+    return found
+
+
+def test_page_faults_are_those_of_most_launches_and_not_of_one() -> None:
+    once = with_faults(launches(SINGLE, 99, 100, 101), 0.01, 0.07, 0.02)
+    always = with_faults(launches(PAIR, 119, 120, 121), 0.055, 0.058, 0.001)
+    assert row(once, SINGLE).page_fault_share == pytest.approx(0.02)
+    assert "page_faults" not in row(once, SINGLE).flags
+    assert row(always, PAIR).flags == ["page_faults"]
+    assert row([*once, *always], PAIR).flags == ["page_faults"]  # 2 and 5.5 % do not differ
+    much = with_faults(launches(PAIR, 119, 120, 121), 0.2, 0.25, 0.22)
+    assert row([*once, *much], PAIR).flags == ["page_faults", "page_faults_differ"]
 
 
 def test_superlinear_speedup_is_flagged() -> None:

@@ -34,6 +34,19 @@ def words(rows: list[Row]) -> list[str | None]:
     return [row.peer.verdict for row in judged(rows)]
 
 
+def why(rows: list[Row]) -> str | None:
+    return judged(rows)[0].peer.why_unclear
+
+
+def test_an_interval_that_leaves_out_1_and_is_not_clear_says_why() -> None:
+    assert why([made(0, 0.04, 1.1)]) is None
+    many = [made(0, 0.04, 1.1), *[made(seed, 0.5, 1.001) for seed in range(1, 10)]]
+    assert why(many) == "chance brings about such an interval where 10 are looked at"
+    assert judged(many)[1].peer.why_unclear is None  # it holds 1
+    pair = with_pair(made(0, 0.001, 1.1), 0.8, 1.25)
+    assert why([pair]) == "equal cases, measured twice, may differ as much"
+
+
 def test_a_verdict_must_hold_among_all_that_were_looked_at() -> None:
     assert words([made(0, 0.04, 1.1)]) == ["faster"]
     assert words([made(0, 0.04, 0.9)]) == ["slower"]

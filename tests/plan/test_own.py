@@ -128,7 +128,12 @@ def test_a_script_is_read_up_to_where_it_compares(tmp_path: Path) -> None:
         ("x = 1\ny = x / 0\n", "net.py", "net.py, line 2: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", "net.py", "net.py, line 1: SystemExit: 3"),
         ("x = 1\n", "net.py:x", "workload 'net.py:x' is int, not a Workload; a function may be"),
-        ("x = 1\n", "net.py", "net.py has none; it may end with WORKLOADS = (...)"),
+        ("x = 1\n", "net.py", "found: net.py has no function that returns (model, loss, batches)"),
+        (
+            "from torch import nn\nclass Net(nn.Module): pass\n",
+            "net.py",
+            "found: Net is a model alone: net.py has no function that returns (model, loss, bat",
+        ),
         (
             "def f(): pass\ndef g(): pass\n",
             "net.py",
@@ -174,7 +179,7 @@ def test_a_strategy_is_found_by_the_name_that_it_exports(tmp_path: Path) -> None
         "ways.py": "has several that it may be: one, two",
         "ways.py:make": "is function, not a Strategy",
         "net.py:x": "is int, not a Strategy",
-        "net.py": "net.py has none",
+        "net.py": "net.py has no Strategy; it may end with STRATEGIES",
     }.items():
         with pytest.raises(BenchError, match=expected):
             find_strategy(reference)

@@ -40,8 +40,12 @@ def test_mistakes_are_named() -> None:
         with_workloads(load_suite("smoke"), ["{a: b"], Path())
     with pytest.raises(SuiteError, match="must be a name, or one name with its options"):
         with_workloads(load_suite("smoke"), ["{a: {}, b: {}}"], Path())
-    with pytest.raises(BenchError, match="torchvision has no workload 'resnet5'; did you mean"):
+    # No line of the suite's own has said so.
+    with pytest.raises(BenchError, match=r"^--workload: torchvision has no workload 'resnet5'; d"):
         expand(with_workloads(load_suite("smoke"), ["torchvision:resnet5"], Path()), TWO_CORES)
+    texts = ["{transformer: {layers: [eight]}}"]
+    with pytest.raises(BenchError, match=r"^--workload: transformer\.layers: Expected `int`, got"):
+        expand(with_workloads(load_suite("smoke"), texts, Path()), TWO_CORES)
 
 
 def test_units_are_told_once_for_each_model() -> None:

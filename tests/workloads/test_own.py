@@ -135,6 +135,50 @@ def test_a_model_that_looks_at_its_numbers_is_built_on_the_host() -> None:
     assert made.facts(msgspec.convert({}, made.options)).unit == "sample"
 
 
+MEAN = nn.functional.mse_loss
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "batch", "expected"),
+    [
+        (nn.Linear(2, 2), MEAN, (2, 2), None),
+        (nn.Linear(3, 2), MEAN, (2, 2), "RuntimeError: "),
+        (nn.LSTM(2, 2), MEAN, (2, 2), "'tuple' object has no attribute"),
+        (nn.Linear(2, 2), lambda a, b: a + b, (2, 2), "can be implicitly created only for scalar"),
+        (nn.Linear(2, 2), lambda a, _: a.mean() * int(a.sum()), (2, 2), None),  # wants numbers
+    ],
+)
+def test_a_step_that_fails_without_content_is_told(
+    model: nn.Module, loss: Any, batch: tuple[int, int], expected: str | None
+) -> None:
+    def make() -> tuple[Any, ...]:
+        return model, loss, lambda n: (torch.ones(n, batch[0]), torch.ones(n, batch[1]))
+
+    made = workload_of(make, name="make")
+    found = made.facts(msgspec.convert({}, made.options)).step_problem
+    assert found is None if expected is None else expected in str(found)
+
+
+def test_the_place_of_what_fails_is_told_with_it() -> None:
+    def make() -> tuple[Any, ...]:
+        return nn.Linear(2, 2), MEAN, lambda _: (torch.ones(7, 2), torch.ones(7, 2))
+
+    made = workload_of(make, name="make")
+    found = made.facts(msgspec.convert({}, made.options)).step_problem
+    assert found is not None
+    assert "a batch of 2 samples has a tensor of shape (7, 2)" in found
+
+    class Broken(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
+            return super().forward(input[:, :1])
+
+    made = workload_of(
+        lambda: (Broken(2, 2), MEAN, lambda n: (torch.ones(n, 2), torch.ones(n, 2))), name="made"
+    )
+    found = made.facts(msgspec.convert({}, made.options)).step_problem
+    assert str(found).startswith("test_own.py, line ")
+
+
 def test_a_decorator_says_more_and_leaves_the_function_as_it_is() -> None:
     @workload(
         per_device_batch=5,
@@ -173,6 +217,10 @@ def test_a_class_may_stand_in_place_of_a_function() -> None:
         ((1, len, len), "its model is a int"),
         ((nn.Linear(1, 1), 3, len), "its loss cannot be called"),
         ((nn.Linear(1, 1), len, 3), "its batches are a int"),
+        (
+            (nn.Linear(1, 1), len, (torch.ones(3, 1), torch.ones(3))),
+            "its batches are a tuple of tensors, as one batch is, and must be a function",
+        ),
     ],
 )
 def test_what_is_no_workload_says_so(returned: Any, expected: str) -> None:
