@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from bench.errors import BenchError
-from bench.lab.network import NAME, Layout, Link, shape
+from bench.lab.network import Layout, Link, require_own, shape
 from bench.lab.rate import Measured
 from bench.plan.suite import Suite
 
@@ -86,7 +86,8 @@ def lab_of(environ: Mapping[str, str]) -> Guest | None:
         raise BenchError(
             f"{VARIABLE} is set by bench lab run, and by nothing else: {error}"
         ) from error
-    assert all(map(NAME.fullmatch, told.layout.names)), "names hold nothing but a number"
+    for name in told.layout.names:
+        require_own(name)
     return Guest(told)
 
 

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -139,6 +139,7 @@ def shape(layout: Layout, link: Link) -> None:
     """
     for command in unshaping(layout):
         carry_out(command, may_fail=True)
+        _require_unlimited(command)
     for command in shaping(layout, link):
         try:
             carry_out(command)
@@ -149,6 +150,18 @@ def shape(layout: Layout, link: Link) -> None:
                     "sch_netem), so leave latency_ms out"
                 ) from error
             raise
+
+
+def _require_unlimited(command: Sequence[str]) -> None:
+    """Taking a limit off fails where there is none, and may fail where there is one.
+
+    Raises:
+        BenchError: there still is one.
+    """
+    place = (*command[:4], "show", *command[5:7])
+    left = carry_out(place)
+    if "tbf" in left or "netem" in left:
+        raise BenchError(f"{' '.join(command)}: the limit is still there: {one_line(left)}")
 
 
 @contextlib.contextmanager
@@ -162,10 +175,11 @@ def network(layout: Layout) -> Iterator[Layout]:
         for command in building(layout):
             carry_out(command)
         yield layout
-    finally:
-        for name in layout.names:
-            if name in existing():
-                remove(name)
+    except BaseException:
+        with contextlib.suppress(BenchError):  # what has ended it is what is told
+            remove_all(name for name in layout.names if name in existing())
+        raise
+    remove_all(name for name in layout.names if name in existing())
 
 
 def carry_out(command: Sequence[str], *, may_fail: bool = False) -> str:
@@ -174,8 +188,7 @@ def carry_out(command: Sequence[str], *, may_fail: bool = False) -> str:
     Raises:
         BenchError: it failed, in its words.
     """
-    named = command[2] if command[1] == "-n" else command[3]
-    assert NAME.fullmatch(named), f"{named} is none of our namespaces"
+    require_own(command[2] if command[1] == "-n" else command[3])
     try:
         done = subprocess.run(  # noqa: S603 - ip or tc, with arguments of our own
             command, capture_output=True, text=True, timeout=COMMAND_S, check=False
@@ -185,6 +198,16 @@ def carry_out(command: Sequence[str], *, may_fail: bool = False) -> str:
     if done.returncode and not may_fail:
         raise BenchError(f"{' '.join(command)}: {one_line(done.stderr) or 'it failed'}")
     return done.stdout
+
+
+def require_own(name: str) -> None:
+    """Nothing is done in a namespace that no laboratory has made.
+
+    Raises:
+        BenchError: its name is none of ours.
+    """
+    if not NAME.fullmatch(name):
+        raise BenchError(f"{name} is none of our namespaces")
 
 
 def missing() -> str | None:
@@ -214,7 +237,11 @@ def _is_at_work(maker: int, name: str) -> bool:
     """Whether the process that made a namespace is there; one of its number may have come later."""
     try:
         made_s = (NAMESPACES / name).stat().st_mtime
-        return psutil.Process(maker).create_time() <= made_s + SLACK_S
+        process = psutil.Process(maker)
+        if process.create_time() <= made_s + SLACK_S:
+            return True
+        # When it began is counted from when the machine did, which a clock set forward moves.
+        return any("bench" in word for word in process.cmdline())
     except (OSError, psutil.Error):
         return False
 
@@ -234,3 +261,19 @@ def remove(name: str) -> None:
             break  # what cannot be killed keeps the namespace, without its name
         time.sleep(0.05)
     carry_out(("ip", "netns", "delete", name))
+
+
+def remove_all(names: Iterable[str]) -> None:
+    """Remove each, although another may not be removed.
+
+    Raises:
+        BenchError: some are still there, with the reason of each.
+    """
+    problems = []
+    for name in names:
+        try:
+            remove(name)
+        except BenchError as error:
+            problems.append(str(error))
+    if problems:
+        raise BenchError("; ".join(problems))

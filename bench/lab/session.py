@@ -28,7 +28,7 @@ from bench.lab.network import (
     address_of,
     missing,
     network,
-    remove,
+    remove_all,
     shape,
 )
 from bench.lab.rate import Measured, measure
@@ -82,8 +82,10 @@ def run_lab(
         Interruption: a signal arrived before node 0 was there to hear of it.
     """
     check(wish)
-    for name in abandoned():
-        remove(name)
+    try:
+        remove_all(abandoned())
+    except BenchError as error:  # an earlier one's, which this one does not need
+        progress.say(f"warning: of an earlier laboratory something is left: {error}")
     layout = Layout(maker=os.getpid(), hosts=wish.hosts)
     with signals_raise(), network(layout):
         measured = _measure(layout, links)
@@ -260,6 +262,5 @@ def clean() -> list[str]:
     if lack is not None:
         raise BenchError(f"no laboratory here: {lack}")
     found = abandoned()
-    for name in found:
-        remove(name)
+    remove_all(found)
     return found

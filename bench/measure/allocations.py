@@ -7,8 +7,9 @@ the process itself has said what it holds there, else by what made it, and by ho
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.measure.intervals import Interval
@@ -244,7 +245,7 @@ class _Kinds:
         return "unexplained"
 
 
-def _is_sent(made: Event, following: Sequence[Event]) -> bool:
+def _is_sent(made: Event, following: Iterable[Event]) -> bool:
     """Whether the next operator of the same thread is a collective."""
     _, end = _ends(made)
     later = (one for one in following if one["ts"] >= end and one["tid"] == made["tid"])
@@ -266,7 +267,10 @@ class _Unseen:
             (*_ends(event), event["name"])
             for index, event in enumerate(in_order)
             if event["name"].startswith(COMMUNICATION_BUFFERS)
-            or (event["name"] == FLATTEN and _is_sent(event, in_order[index:]))
+            or (
+                event["name"] == FLATTEN
+                and _is_sent(event, itertools.islice(in_order, index, None))
+            )
         ]
         self._collectives = [_ends(event) for event in in_order if GLOO.match(event["name"])]
         self._copied = [

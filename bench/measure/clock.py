@@ -145,9 +145,10 @@ class EventClock:
         self._started = 0.0
 
     def reserve(self, marks: int) -> None:
-        """See ``Clock``: making an event costs more than recording it."""
+        """See ``Clock``: an event is made when it is first recorded, which takes longer."""
         while len(self._events) <= marks:
             self._events.append(self._make_event())
+            self._events[-1].record()
 
     def start(self) -> None:
         """See ``Clock``."""

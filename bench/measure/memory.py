@@ -73,13 +73,6 @@ def limit_private_memory(limit_bytes: int | None, process: Path = Path("/proc/se
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def minor_faults() -> int | None:
-    """Pages that the system has given this process so far without reading a disk.
-
-    None where the system does not count them.
-    """
-    try:
-        import resource  # noqa: PLC0415 - not on every system
-    except ImportError:
-        return None
+def minor_faults() -> int:
+    """Pages that the system has given this process so far without reading a disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

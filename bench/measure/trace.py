@@ -42,6 +42,9 @@ OPERATIONS = {
 """Beginnings of spellings without underscores, and the field's name."""
 PACKING = "fsdp::"
 """Operators with which FSDP copies parameters and gradients into and out of its messages."""
+CALL, COMPILED = "c10d::", "## Call CompiledFxGraph"
+"""Operators that begin a collective, and what surrounds a graph that torch.compile has made, whose
+fused kernels leave no events of their own on a CPU."""
 LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime")
 NOT_COMPUTATION = frozenset({"c10d", "_c10d_functional", "gloo", "autograd", "torch"})
 """Namespaces of operators on a CPU that communicate, or contain others that do."""
@@ -341,7 +344,7 @@ def _operator_computation(events: Sequence[Event], frame: Event) -> list[Interva
         name = event["name"]
         if event["tid"] != frame["tid"]:
             continue
-        if name.startswith(PACKING) or MOVE.match(name):
+        if name.startswith((PACKING, CALL)) or MOVE.match(name):
             moving.append(_interval(event))
         elif event.get("cat") == "cpu_op" and _computes(name):
             own.append(_interval(event))
@@ -349,5 +352,7 @@ def _operator_computation(events: Sequence[Event], frame: Event) -> list[Interva
 
 
 def _computes(operator: str) -> bool:
+    if operator.startswith(COMPILED):
+        return True
     namespace, separator, _ = operator.partition("::")
     return bool(separator) and namespace not in NOT_COMPUTATION

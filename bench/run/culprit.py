@@ -18,11 +18,12 @@ from bench.run.stacks import is_waiting
 ECHO = re.compile(
     r"connection (closed|reset|refused|aborted)|connection was likely closed|closed by peer"
     r"|broken pipe|socket closed|timed out waiting|recvBytes|sendBytes|got 0 bytes|SIGTERM"
-    r"|ncclRemoteError|remote process exit|communicator was aborted|NCCL watchdog|SIGABRT",
+    r"|ncclRemoteError|remote process exit|communicator was aborted|NCCL watchdog"
+    r"|watchdog thread terminated with exception: (?!.*CUDA error)",
     re.IGNORECASE,
 )
 """What a healthy rank says when another one has died, over gloo and over NCCL, whose watchdog
-aborts the process."""
+aborts the process. An abort that says nothing of the kind is a rank's own."""
 TRACEBACK_LINES = 8
 
 

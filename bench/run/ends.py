@@ -44,6 +44,8 @@ class Ends:
     overdue: Overdue | None = None
     server_died: bool = False
     """Whether the fork server did, and all processes with it."""
+    problem: str | None = None
+    """Why the watch over them gave up, and ended them."""
 
     def code(self, rank: int) -> int | None:
         """A rank's exit code; None for one that did not start."""
@@ -62,6 +64,9 @@ class Ends:
             return Failure(status="failed", reason=SERVER_DIED, is_of_launch=True)
         if code is None:
             return Failure(status="failed", reason="the process did not start")
+        if at_s is None and self.problem is not None:
+            reason = f"ended, since the watch over the processes failed: {self.problem}"
+            return Failure(status="failed", reason=reason, is_of_launch=True)
         if at_s is None and self.overdue is not None:
             return Failure(status="timeout", reason=str(self.overdue))
         if at_s is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -44,8 +45,9 @@ def bound(folder: Path) -> None:
     if sys.platform != "linux":
         return
     for path in folder.glob("logs/*/attempt_0/*/std*.log"):
-        if path.stat().st_blocks * 512 > LOG_BYTES:
-            _punch(path)
+        with contextlib.suppress(OSError):  # gone, or no handle is left: there is a next time
+            if path.stat().st_blocks * 512 > LOG_BYTES:
+                _punch(path)
 
 
 def _punch(path: Path) -> None:

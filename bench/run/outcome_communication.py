@@ -43,6 +43,9 @@ def _communication(
     ranks = sizes.pop() if len(sizes) == 1 else None
     found = costs(traces, ranks, strategy.operation_ranks(case))
     is_alone = len(traces) == 1 and case.device == "cpu"
+    # gloo's traces do not name the group: whose ranks wait for whom is not known of several.
+    has_parts = min(strategy.group_sizes(case), default=case.world_size) < case.world_size
+    knows_ranks = case.backend != "gloo" or not (has_parts or strategy.operation_ranks(case))
     return Communication(
         sync_cost_s=cost,
         sync_pairs_s=pairs,
@@ -61,8 +64,8 @@ def _communication(
         exposed_s=found.exposed_s,
         # A process that moves everything itself, in turn, waits for nobody and hides nothing.
         wait_s=None if is_alone else found.wait_s,
-        late_rank=found.late_rank,
-        late_share=found.late_share,
+        late_rank=found.late_rank if knows_ranks else None,
+        late_share=found.late_share if knows_ranks else None,
         hidden_fraction=None if is_alone else found.hidden_fraction,
         profiled_step_s=max(trace.step_s for trace in traces),
         standalone_s=_standalone_s(case, outcomes),

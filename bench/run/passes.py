@@ -92,7 +92,7 @@ def measure_time(rank: Rank) -> Session:
             window_s=timed.window_s,
             block_steps=timed.block_steps,
             stopped_by=timed.stopped_by,
-            minor_faults=None if faults is None or more_faults is None else more_faults - faults,
+            minor_faults=more_faults - faults,
             clock_resolution_s=engine.clock.resolution_s,
             began_s=began_s,
             ended_s=ended_s,
@@ -133,6 +133,7 @@ def _work_of(rank: Rank) -> Work:
         if not is_out_of_memory(error):
             raise
     counted = rank.count_flops() if rank.rank == 0 else Work()
+    rank.slowest(0.0)  # else the others were done, and this one late, where a model takes minutes
     return msgspec.structs.replace(counted, matrix_flops_per_s=rate)
 
 

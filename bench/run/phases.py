@@ -60,10 +60,10 @@ def note_file(folder: Path, rank: int) -> Path:
 
 
 def read_note(folder: Path, rank: int) -> Note | None:
-    """A rank's latest note; None where it has written none, or is writing it now."""
+    """A rank's latest note; None where there is none, or it cannot be read just now."""
     try:
         return msgspec.json.decode(note_file(folder, rank).read_bytes(), type=Note)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

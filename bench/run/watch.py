@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing import connection
+from multiprocessing.context import ForkProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
+from bench.errors import in_words
 from bench.plan.case import Limits
 from bench.run import logs
 from bench.run.ends import Ends, Overdue
@@ -59,6 +61,8 @@ class Watch:
         self.overdue: Overdue | None = None
         self.gave_up = False
         """Whether the launcher itself had to be interrupted: by a signal to this process."""
+        self.problem: str | None = None
+        """Why nobody watched any longer, so that the launch was ended."""
         self._ended_s: dict[BaseProcess, float] = {}
         self._ending = False
         """Whether processes that end from now on may have been killed from here."""
@@ -85,6 +89,7 @@ class Watch:
             ended_s=[self._ended_s.get(process) for process in self.processes],
             overdue=self.overdue,
             server_died=server_died,
+            problem=self.problem,
         )
 
     def __enter__(self) -> Self:
@@ -104,6 +109,13 @@ class Watch:
         connection.wait([process.sentinel for process in self.processes], END_GRACE_S)
 
     def _watch(self) -> None:
+        try:
+            self._supervise()
+        except Exception as error:  # noqa: BLE001 - without it nothing would end what stands still
+            self.problem = in_words(error)
+            self._end()
+
+    def _supervise(self) -> None:
         next_look_s = self._began_s
         while not self._over.wait(POLL_S if len(self.processes) == self.expected else START_S):
             self._look()
@@ -124,7 +136,12 @@ class Watch:
     def _look(self) -> None:
         # Only ever more: those that have ended are no longer among the children.
         new = set(_children()) - self._before - set(self.processes)
-        self.processes += sorted(new, key=lambda one: int(one.name.rpartition("-")[2]))
+        ranks = sorted(new, key=lambda one: int(one.name.rpartition("-")[2]))
+        self.processes += ranks[: self.expected - len(self.processes)]
+
+    def _running(self) -> list[BaseProcess]:
+        """Those that have not ended: the number of one that has may be another's by now."""
+        return [one for one in self.processes if not connection.wait([one.sentinel], 0)]
 
     def _note_ends(self) -> None:
         for process in self.processes:
@@ -155,12 +172,12 @@ class Watch:
     def _end(self) -> None:
         """Have the processes write their stacks, kill them, and then interrupt the launcher."""
         self._ending = True
-        for process in self.processes:
+        for process in self._running():
             _send(process.pid, signal.SIGUSR1)
         self._over.wait(STACK_GRACE_S)
         for _ in range(KILLS):  # again, since some may only be starting
             self._look()
-            for process in self.processes:
+            for process in self._running():
                 _send(process.pid, signal.SIGKILL)
             if self._over.wait(START_S * 25):
                 return
@@ -169,12 +186,15 @@ class Watch:
 
 
 def _children() -> list[BaseProcess]:
-    """Processes that this one started, finished ones included.
+    """Processes that this one started as ranks are, finished ones included.
+
+    Those that it has forked are no ranks: a program that compares models may well have its own.
 
     Not ``active_children``, which joins those that have finished: the launcher is about to join
     them itself, and an exit code can be read once only.
     """
-    return list(multiprocessing.process._children)  # type: ignore[attr-defined]
+    children: set[BaseProcess] = set(multiprocessing.process._children)  # type: ignore[attr-defined]
+    return [one for one in children if not isinstance(one, ForkProcess)]
 
 
 def _send(pid: int | None, number: signal.Signals) -> None:

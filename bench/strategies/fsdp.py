@@ -133,6 +133,7 @@ def prepare(problem: Problem, context: Context) -> Session:
         module=model,
         optimizer=problem.make_optimizer(model.parameters()),
         unsynchronised=lambda: _unsynchronised(model),
+        drop_unsynchronised=lambda: _drop_whole_gradients(model),
         read_buckets=lambda: sizes,
         whole=lambda tensor: _whole(tensor, context.device),
         casts_itself=narrow is not None,
@@ -151,6 +152,23 @@ def _gather_once(model: nn.Module) -> None:
         if isinstance(unit, FSDPModule):
             unit.unshard()
             unit.reshard()
+
+
+def _drop_whole_gradients(model: nn.Module) -> None:
+    """Clear what a backward without synchronisation has left, as an optimizer clears the rest.
+
+    It stands in the gathered parameters, which are freed and stay as objects. Kept, the next such
+    backward would add to it, which no other step does, and the next reduction would send the sum.
+    """
+    for unit in model.modules():
+        if not isinstance(unit, FSDPModule):
+            continue
+        state = unit._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        for one in (one for group in groups if group is not None for one in group.fsdp_params):
+            one.unsharded_accumulated_grad = None
+            if (whole := getattr(one, "_unsharded_param", None)) is not None:
+                whole.grad = None
 
 
 class _OffloadedSession(ModuleSession):

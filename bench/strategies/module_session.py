@@ -104,6 +104,8 @@ class ModuleSession:
     """Whether an optimizer step needs synchronised gradients, since it communicates or its share of
     them is made by that. After a micro-step without, gradients are only cleared: a scaler would
     find none, or let some ranks step and others not."""
+    drop_unsynchronised: Callable[[], None] = field(default=lambda: None)
+    """Clears gradients of such a micro-step that stand where no optimizer sees them."""
     is_synchronised: bool = True
     """Whether the last micro-step was."""
 
@@ -142,6 +144,7 @@ class ModuleSession:
         """See ``Session``."""
         if self.steps_together and not self.is_synchronised:
             self.optimizer.zero_grad()
+            self.drop_unsynchronised()
             return
         if self.loss_scale is None:
             self.optimizer.step()
@@ -237,3 +240,4 @@ class ModuleSession:
         self.module = self.problem.model
         self.read_buckets = lambda: None
         self.unsynchronised = contextlib.nullcontext
+        self.drop_unsynchronised = lambda: None

@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.errors import BenchError
@@ -20,6 +22,7 @@ from bench.lab.network import (
     existing,
     missing,
     remove,
+    remove_all,
     shape,
     shaping,
 )
@@ -40,7 +43,7 @@ def test_every_command_is_about_a_namespace_of_ours() -> None:
     for command in commands:
         name = command[2] if command[1] == "-n" else command[3]
         assert name in LAYOUT.names, command
-    with pytest.raises(AssertionError, match="none of our namespaces"):
+    with pytest.raises(BenchError, match="none of our namespaces"):
         carry_out(("ip", "-n", "production", "link", "set", "lo", "down"))
 
 
@@ -89,6 +92,43 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr("shutil.which", lambda name: name if tools else None)
     assert words in str(missing())
+
+
+def test_a_limit_that_cannot_be_taken_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shows(command: tuple[str, ...], *, may_fail: bool = False) -> str:
+        assert may_fail == ("del" in command)
+        return "qdisc tbf 1: root rate 1Gbit\n" if "show" in command else ""
+
+    monkeypatch.setattr(lab, "carry_out", shows)
+    with pytest.raises(BenchError, match="the limit is still there: qdisc tbf"):
+        shape(LAYOUT, Link())
+
+
+def test_one_namespace_that_stays_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[str] = []
+
+    def removed(name: str) -> None:
+        if name.endswith("h0"):
+            raise BenchError(f"{name} is busy")
+        gone.append(name)
+
+    monkeypatch.setattr(lab, "remove", removed)
+    with pytest.raises(BenchError, match="bench-417-h0 is busy"):
+        remove_all(LAYOUT.names)
+    assert gone == ["bench-417-switch", "bench-417-h1"]
+
+
+def test_a_maker_at_work_is_known_although_the_clock_was_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = Layout(maker=os.getpid(), hosts=2).switch
+    (tmp_path / name).touch()
+    os.utime(tmp_path / name, (0, 0))  # long before this process began
+    monkeypatch.setattr(lab, "NAMESPACES", tmp_path)
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda _: ["python", "-m", "bench", "lab"])
+    assert abandoned() == []
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda _: ["sleep", "600"])
+    assert abandoned() == [name]
 
 
 def test_a_kernel_without_netem_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

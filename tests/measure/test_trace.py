@@ -190,6 +190,22 @@ def test_gloo_events_and_operators_of_a_cpu(tmp_path: Path) -> None:
     assert payloads == {"all_reduce": 4000, "all_gather": 4000}
 
 
+def test_what_was_fused_on_a_cpu_is_computation_although_it_leaves_no_event(tmp_path: Path) -> None:
+    def operator(name: str, begin: float, end: float) -> dict[str, Any]:
+        return event("cpu_op", name, begin, end, pid=1000, tid=1000)
+
+    events = [
+        operator("CompiledFunctionBackward", 100, 900),
+        operator("## Call CompiledFxGraph fv4w ##", 100, 800),
+        operator("aten::mm", 120, 160),
+        operator("c10d::allreduce_", 300, 350),
+        event("user_annotation", "gloo:all_reduce", 300, 900, pid=1000, tid=2000),
+    ]
+    found = cost_of(tmp_path, events, device=None)
+    assert microseconds(found.busy_s) == 600
+    assert microseconds(found.exposed_s) == 50 + 100  # while it is begun, and after the graph
+
+
 def test_what_gloo_carries_of_a_device_is_hidden_by_that_devices_kernels(tmp_path: Path) -> None:
     # Rank 1 computes on device 1 from 100 to 900, and gloo moves its tensors from 300 to 700.
     gemm = kernel("gemm", 100, 900, pid=1)

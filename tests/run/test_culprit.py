@@ -80,6 +80,35 @@ def test_what_says_what_is_wrong_comes_before_what_stood_still() -> None:
     assert find_culprit([killed, own]) is own
 
 
+@pytest.mark.parametrize(
+    ("words", "is_own"),
+    [
+        ("", True),
+        (": corrupted size vs. prev_size", True),
+        (": [Rank 0] Process group watchdog thread terminated with exception: NCCL error", False),
+        (": [Rank 0] Process group watchdog thread terminated with exception: CUDA error", True),
+    ],
+)
+def test_an_abort_is_a_ranks_own_unless_its_watchdog_says_otherwise(
+    words: str, is_own: bool
+) -> None:
+    reason = f"the process was ended by SIGABRT{words}"
+    aborted = outcome(1, failure=Failure(status="failed", reason=reason, at_s=2.0))
+    other = outcome(0, failure=Failure(status="failed", reason="Broken pipe", at_s=1.0))
+    assert find_culprit([other, aborted]) is (aborted if is_own else other)
+
+
+def test_a_watch_that_fails_is_the_reason_and_no_rank() -> None:
+    ranks = [
+        outcome(rank, failure=ends([-9, -9], [None, None], problem="OSError: no").failure(rank))
+        for rank in range(2)
+    ]
+    found = find_culprit(ranks)
+    assert found is not None
+    assert reason_of(found, ranks).endswith("the watch over the processes failed: OSError: no")
+    assert fault_of(found, ranks).rank is None
+
+
 def ends(codes: list[int | None], ended_s: list[float | None], **changes: Any) -> Ends:
     return Ends(exit_codes=codes, ended_s=ended_s, **changes)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from bench.strategies import fsdp
 from bench.strategies.base import Context
 from bench.strategies.fsdp import FSDPOptions
+from bench.strategies.module_session import ModuleSession
 from tests.fakes import make_case, world_of_one
 from tests.strategies.test_data_parallel import FACTS, context
 from tests.workloads.test_workloads import build
@@ -94,6 +96,31 @@ def test_gradients_stay_whole_until_they_are_synchronised() -> None:
     assert len(gradients) == len(list(problem.model.parameters()))
     assert all(type(gradient) is torch.Tensor for gradient in gradients.values())
     assert all(gradient is None for gradient in first)  # not in the sharded parameters yet
+    session.close()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("narrow", [False, True])
+def test_steps_without_synchronisation_leave_no_gradient_behind(narrow: bool) -> None:
+    problem = build("transformer")
+    asked = FSDPOptions(mixed_precision="bf16", reduce_dtype="fp32") if narrow else FSDPOptions()
+    context = alone_with(asked, precision="bf16-amp" if narrow else "fp32")
+    session = fsdp.prepare(problem, context)
+    (batch,) = itertools.islice(problem.batches(0, 1), 1)
+
+    def gradients(*, skipped: int) -> dict[str, Tensor]:
+        for _ in range(skipped):
+            session.micro_step(batch, sync=False, mark=lambda _: None)
+            session.optimizer_step()
+        session.micro_step(batch, sync=True, mark=lambda _: None)
+        found = {name: one.clone() for name, one in session.full_gradients()}
+        assert isinstance(session, ModuleSession)
+        session.optimizer.zero_grad()
+        return found
+
+    plain, after = gradients(skipped=0), gradients(skipped=3)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(after[name], gradient)
     session.close()
 
 
