@@ -10,7 +10,7 @@ from bench.errors import plural
 from bench.measure.health import ALL_PROCESSES, DeviceHealth
 
 MIB, GIB = 2**20, 2**30
-INSTALL_EXTRA = "pip install 'parallel-bench[gpu]'"
+INSTALL_EXTRA = "pip install '.[gpu]'"
 BUSY = 0.05
 """Share of the time in which kernels of others ran."""
 HELD_BYTES, HELD_SHARE = GIB, 0.02

@@ -73,7 +73,7 @@ def driver(facts: Facts) -> Verdict | None:
     newest = there.driver_cuda or one.driver_cuda
     named = f"driver {there.driver or 'of unknown version'}"
     if newest is None:
-        return unknown(f"{named}, whose CUDA is not told", "pip install 'parallel-bench[gpu]'")
+        return unknown(f"{named}, whose CUDA is not told", "pip install '.[gpu]'")
     speaks = f"{newest // 1000}.{newest % 1000 // 10}"
     pair = f"{named} up to CUDA {speaks}, torch built for {one.cuda_build}"
     if newest // 1000 < int(one.cuda_build.split(".")[0]):

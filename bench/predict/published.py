@@ -1,6 +1,6 @@
 """Published tables predicted, each row from its table's own figure of one device.
 
-Nothing is fitted to any row.
+No throughput of a row is fitted; links of one table are from that table.
 """
 
 from __future__ import annotations

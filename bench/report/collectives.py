@@ -118,14 +118,16 @@ def found(rows: Sequence[Collective], limits: Sequence[Limit]) -> Iterator[str]:
         good = [row for row in some if row.status == "ok" and row.back_to_back_busbw_bytes_per_s]
         if not good:
             continue
+        # All of one type, the first that was measured: the best of several would flatter.
+        good = [row for row in good if row.dtype == good[0].dtype]
         best = max(good, key=lambda row: row.back_to_back_busbw_bytes_per_s or 0.0)
-        least = min(good, key=lambda row: (row.bytes, row.median_s or 0.0))
+        least = min(good, key=lambda row: row.bytes)
         assert least.median_s is not None, "it succeeded"
         yield (
-            f"{op} over {line.backend} on {line.world_size} ranks{_on(line)}: up to "
-            f"{_rate(best.back_to_back_busbw_bytes_per_s)} GB/s on the bus back to back (busbw, "
-            f"{size_of(best.bytes)} of {best.dtype}); a call of {size_of(least.bytes)} takes "
-            f"{duration_of(least.median_s)} alone{_in_a_row(least)}."
+            f"{op} of {best.dtype} over {line.backend} on {line.world_size} ranks{_on(line)}: up "
+            f"to {_rate(best.back_to_back_busbw_bytes_per_s)} GB/s on the bus back to back (busbw, "
+            f"{size_of(best.bytes)}); a call of {size_of(least.bytes)} takes "
+            f"{duration_of(least.median_s)} alone{_span(least)}{_in_a_row(least)}."
         )
 
 
@@ -136,6 +138,14 @@ def _at_once(limit: Limit) -> str:
     if limit.what == LOOPBACK:
         return f", {limit.ranks} ranks sending to each other at the same time"
     return f", {limit.ranks} ranks at the same time"
+
+
+def _span(row: Collective) -> str:
+    """Between which times eight in ten calls lay, and whether around two."""
+    if row.low_s is None or row.high_s is None:
+        return ""
+    levels = ", around two levels" if BIMODAL in flags_of(row, ()) else ""
+    return f" (eight in ten from {duration_of(row.low_s)} to {duration_of(row.high_s)}{levels})"
 
 
 def _in_a_row(row: Collective) -> str:

@@ -116,6 +116,7 @@ def notes_of(row: Row, table: Which) -> list[str]:
         known = [] if table == "changes" else [*notes, *sync_notes(row)]  # a terminal has said them
         return list(dict.fromkeys([*known, *_notes_of_setting(row)]))
     notes += notes_of_samples(row)
+    notes += _far_off(row)
     notes += [problem for problem in row.launch_problems if row.status == "ok"]
     if row.same_buckets_as is not None:
         notes.append(f"the same layout of buckets as {row.same_buckets_as}")
@@ -185,6 +186,27 @@ def _compiled(row: Row) -> list[str]:
     left = f", {plural(one.uncompiled, 'function')} left uncompiled" if one.uncompiled else ""
     why = f" (most often: {next(iter(one.reasons))})" if one.reasons else ""
     return [f"{took}: {what}, {breaks}{left}{why}"]
+
+
+def _far_off(row: Row) -> list[str]:
+    """Launches that count as nearer to the others than they were.
+
+    Where a run's drift is taken out no launch counts as it was, and the page says that.
+    """
+    pairs = [(one.figure, counts) for one, counts in zip(row.launches, row.figures, strict=False)]
+    moved = [pair for pair in pairs if not math.isclose(*pair, rel_tol=1e-6)]
+    if not moved or len(moved) > len(pairs) / 2:
+        return []
+    told = [
+        f"{_rate(was * row.units_per_sample)} counts as {_rate(counts * row.units_per_sample)}"
+        for was, counts in moved
+    ]
+    which = "a launch stands" if len(moved) == 1 else "launches stand"
+    return [f"{which} far off: {', '.join(told)} {row.unit}s/s"]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _unclear(what: str, compared: Comparison) -> list[str]:

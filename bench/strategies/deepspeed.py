@@ -27,7 +27,7 @@ from bench.strategies.module_session import AUTOCAST, addresses, autocast, local
 from bench.strategies.saving import Saving
 from workloads.base import Batch, Facts, Problem
 
-INSTALL_EXTRA = "pip install 'parallel-bench[deepspeed]'"
+INSTALL_EXTRA = "pip install '.[deepspeed]' in the folder of this project"
 
 
 class DeepSpeedOptions(Options, frozen=True, kw_only=True):

@@ -244,7 +244,7 @@ def test_without_nvml_the_extra_is_named() -> None:
     alone = healthy(devices=Devices(hinted=1, has_package=False))
     for facts in (gpu_box(visible=None, has_package=False), alone):
         found = findings(facts)["devices"]
-        assert (found.status, found.remedy) == ("unknown", "pip install 'parallel-bench[gpu]'")
+        assert (found.status, found.remedy) == ("unknown", "pip install '.[gpu]'")
     assert "nvidia-smi" in str(findings(gpu_box(visible=None))["devices"].remedy)
 
 

@@ -91,11 +91,11 @@ def verdict_table(reports: int) -> tuple[str, bool]:
         alarms = false_alarms(draw, reports=reports)
         without = false_alarms(draw, reports=reports, with_twin=False)
         found = power(draw, change=0.1, reports=reports)
-        good = kind is not NORMAL or (max(*alarms, *without) <= 0.05 and found >= 0.8)
-        kept = kept and good
+        good = max(*alarms, *without) <= 0.05 and found >= 0.8
+        kept = kept and (good or kind is not NORMAL)
         shares = (alarms.tables, without.tables, alarms.rankings, without.rankings)
         line = (kind.name, name, *(f"{share:.1%}" for share in shares), f"{found:.0%}")
-        lines.append((*line, "yes" if good else "NO"))
+        lines.append((*line, ("yes" if good else "NO") if kind is NORMAL else ""))
     headings = (
         "noise", "launches", "tables with a false alarm", "without a pair",
         "rankings with one", "without a pair", "10 % found", "kept",

@@ -75,7 +75,7 @@ def test_without_the_package_its_cases_are_skipped_with_the_command_that_install
         " strategies: [{deepspeed: {stage: [0, 1, 2, 3]}}]}]"
     )
     planned = expand(parse_suite(text, source="zero.yaml"), TWO_CORES)
-    reason = "needs the package deepspeed: pip install 'parallel-bench[deepspeed]'"
+    reason = f"needs the package deepspeed: {deepspeed.INSTALL_EXTRA}"
     assert [one.skip_reason for one in planned] == [reason] * 4
     assert [one.case.label for one in planned] == [
         "deepspeed",
