@@ -88,6 +88,8 @@ class Facts:
     has_unused_parameters: bool = False
     """Whether steps leave parameters without a gradient: the same ones in every step, on every
     rank."""
+    has_tied_parameters: bool = False
+    """Whether a parameter is used in several places, as tied embeddings are."""
     gives_one_tensor: bool = True
     """Whether the model's forward gives one tensor, and not several in a tuple or mapping."""
     samples: Images | Tokens | None = None

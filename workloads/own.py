@@ -276,6 +276,8 @@ def facts_of(parts: Parts, told: Told) -> Facts:
         ),
         has_shard_units=has_units,
         has_unused_parameters=tried.leaves_unused,
+        has_tied_parameters=len(list(parts.model.parameters()))
+        < len(list(parts.model.named_parameters(remove_duplicate=False))),
         gives_one_tensor=tried.gives_one_tensor,
         samples=tried.samples,
         sample_bytes=tried.sample_bytes,

@@ -126,6 +126,7 @@ def facts(options: TransformerOptions) -> Facts:
         unit="token",
         units_per_sample=options.sequence_length,
         has_unused_parameters=options.unused_branch,
+        has_tied_parameters=options.tie_embeddings,
         samples=Tokens(length=options.sequence_length, vocabulary=options.vocabulary),
         sample_bytes=bytes_of_sample(_draw, options),
     )

@@ -73,10 +73,11 @@ def check(facts: Facts, case: Case, machine: Machine) -> str | None:
     if case.options["sharding_strategy"] == "no_shard" and case.options["shard_size"] is not None:
         return "no_shard leaves nothing for a shard_size to split; use full_shard or shard_grad_op"
     is_whole = case.options["sharding_strategy"] == "no_shard" or case.world_size == 1
-    if is_whole and case.options["mixed_precision"] is not None and not MAY_BE_NARROW:
+    is_narrow = case.options["mixed_precision"] is not None
+    if is_whole and is_narrow and facts.has_tied_parameters and not MAY_BE_NARROW:
         return (
             "before torch 2.10 whole gradients in a narrow type fail where a parameter is used "
-            "twice; use mixed_precision: null, or a later torch"
+            "twice, as in this model; use mixed_precision: null, or a later torch"
         )
     return None
 

@@ -220,6 +220,7 @@ def test_whole_narrow_gradients_need_a_torch_that_has_them(
     reason = planned("fsdp1", options).skip_reason
     assert reason is None if can else "later torch" in str(reason)
     assert planned("fsdp1", {"mixed_precision": "bf16"}).skip_reason is None
+    assert planned("fsdp1", options, workload="embedding:tiny").skip_reason is None
 
 
 def test_offloading_and_hybrid_sharding_are_planned_for_devices() -> None:

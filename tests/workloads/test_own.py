@@ -118,11 +118,22 @@ def test_facts_are_seen_on_the_model_without_its_content() -> None:
     assert not facts.has_shard_units
     dense = made.facts(msgspec.convert({"dense": True}, made.options))
     assert not dense.has_sparse_gradients
+    assert not dense.has_tied_parameters
     plain = workload_of(net, name="net")
     facts = plain.facts(msgspec.convert({}, plain.options))
     assert facts.has_batch_norm
     assert not facts.has_unused_parameters
     assert facts.gives_one_tensor
+
+
+def test_a_parameter_that_is_used_twice_is_seen() -> None:
+    def tied() -> tuple[Any, ...]:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        model[1].weight = model[0].weight
+        return model, MEAN, lambda n: (torch.ones(n, 2), torch.ones(n, 2))
+
+    made = workload_of(tied, name="tied")
+    assert made.facts(msgspec.convert({}, made.options)).has_tied_parameters
 
 
 def test_a_model_that_looks_at_its_numbers_is_built_on_the_host() -> None:
