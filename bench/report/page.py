@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from bench.report.beside import beside, predictions_of
 from bench.report.charts import OF_LEARNING, OF_SETTINGS, not_readable, write_charts
 from bench.report.document import Document, Grid, Heading, Items, Part, Prose, Text
 from bench.report.drawing import Chart
-from bench.report.findings import findings
+from bench.report.findings import Finding, findings
 from bench.report.html import html_of
 from bench.report.markdown import markdown_of
 from bench.report.network import network_section
@@ -48,6 +48,7 @@ COLUMNS = 80
 T = TypeVar("T")
 NOTHING: Mapping[str, Record] = MappingProxyType({})
 DETAILS = "Where time and memory go"
+DOUBTS = "What speaks against these figures:"
 
 
 class _Planned(msgspec.Struct, frozen=True):
@@ -209,7 +210,18 @@ def what_was_found(tables: Sequence[Table]) -> Iterator[Part]:
     """The sentences that a page begins with, model by model."""
     for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
         yield Text(about, is_strong=True)
-        yield Items([finding.text for finding in some])
+        found, doubts = _parted(some)
+        yield Items(found)
+        if doubts:
+            yield Text(DOUBTS)
+            yield Items(doubts)
+
+
+def _parted(found: Iterable[Finding]) -> tuple[list[str], list[str]]:
+    """What was found, and what speaks against it."""
+    every = list(found)
+    doubts = [one.text for one in every if one.kind == "doubt"]
+    return [one.text for one in every if one.kind != "doubt"], doubts
 
 
 def _chart_stems(table: SettingsTable) -> set[str]:
@@ -269,7 +281,10 @@ def plain(rows: Sequence[Row]) -> str:
         learnt = [folded(f"- {text}") for text in learning.sentences(table)]
         parts.append("\n".join(["Learning:", *learnt] if learnt else []))
     for about, some in itertools.groupby(findings(tables), lambda finding: finding.about):
-        parts.append("\n".join([folded(f"{about}:"), *(folded(f"- {one.text}") for one in some)]))
+        found, doubts = _parted(some)
+        lines = [f"{about}:", *(f"- {text}" for text in found)]
+        lines += [DOUBTS, *(f"- {text}" for text in doubts)] if doubts else []
+        parts.append("\n".join(map(folded, lines)))
     return "\n\n".join(part for part in parts if part)
 
 
