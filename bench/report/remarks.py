@@ -15,14 +15,12 @@ BINDS, MAY_BIND = 0.25, 0.15
 """Shares from which communication is said to bind, and to be near to it: one look does not tell a
 fifth from a little more or less."""
 CONTRADICTS = "communication_contradicts"
-SYNC = "sync: what synchronising gradients takes of forward and backward"
-EXPOSED = "exposed: what nothing hides of a profiled step"
+MEANING = "sync: share of forward and backward; exposed: share of a profiled step"
 WRONG = {
     "ranks_differ": "ranks ended with different parameters",
     "duplicate_data": "ranks trained on the same samples",
 }
 DOUBTS = {
-    "communication_contradicts": "figures of communication do not go together",
     "oversubscribed": "more devices than cores",
     "ranks_share_cores": "processes took turns on one core",
     "no_warmup": "nothing was warmed up",
@@ -39,9 +37,13 @@ DOUBTS = {
     "bimodal": "steps or launches stand around two levels",
     "warmup_not_over": "more warm-up steps are needed",
     "noisy": "launches lie far apart",
-    "profile_slowed": "the profile slowed the step, so that figures of communication are too high",
 }
 """Flags that speak against a figure, with the reason in few words; the worst first."""
+OF_COMMUNICATION = {
+    CONTRADICTS: "its figures contradict each other",
+    "profile_slowed": "the profile slowed the step, so that its figures are too high",
+}
+"""Likewise, against what is said of communication alone."""
 
 
 class Bound(NamedTuple):
@@ -101,7 +103,7 @@ def _binding(there: Sequence[Bound], where: str, names: Names) -> Iterator[str]:
     bound = [one for one in there if one.share >= BINDS]
     near = [one for one in there if MAY_BIND <= one.share < BINDS]
     texts = [[f"{names(one.row)} ({one.words})" for one in some] for some in (bound, near)]
-    meaning = f" ({SYNC}; {EXPOSED})"
+    meaning = f" ({MEANING})"
     if bound:
         yield f"Communication binds {where}{meaning}: {listed(texts[0])}."
         meaning = ""
@@ -176,14 +178,15 @@ def doubts(rows: Sequence[Row], names: Names) -> Iterator[str]:
     ]
     if unproved:
         yield f"Not proved to train the same model: {_which(unproved, measured, names)}."
-    reasons: dict[str, list[str]] = {}
-    for flag, why in DOUBTS.items():
-        some = [row for row in measured if flag in row.flags]
-        if some:
-            which = _which(some, measured, names, every="any of the")
-            reasons.setdefault(which, []).append(why)
-    for which, whys in reasons.items():
-        yield f"Do not lean on {which}: {'; '.join(whys)}."
+    for what, flags in (("", DOUBTS), ("the communication of ", OF_COMMUNICATION)):
+        reasons: dict[str, list[str]] = {}
+        for flag, why in flags.items():
+            some = [row for row in measured if flag in row.flags]
+            if some:
+                which = _which(some, measured, names, every="any of the")
+                reasons.setdefault(which, []).append(why)
+        for which, whys in reasons.items():
+            yield f"Do not lean on {what}{which}: {'; '.join(whys)}."
     yield from _baselines(measured, names)
     yield from _widths(measured, names)
 

@@ -195,7 +195,7 @@ def communicating(
 
 
 def test_communication_binds_where_nothing_hides_much_of_it() -> None:
-    meaning = "exposed: what nothing hides of a profiled step)"
+    meaning = "exposed: share of a profiled step)"
     (text,) = of("communication", communicating(0.03))
     assert text.startswith("Communication binds on 2 devices (sync: ")
     assert text.endswith(f"{meaning}: ddp (exposed 60%).")
@@ -230,6 +230,10 @@ def test_a_profile_that_slowed_the_step_says_nothing_of_its_parts() -> None:
     (row,) = [row for row in communicating(0.03, rate=190) if row.case.world_size == 2]
     slowed = msgspec.structs.replace(row, flags=[*row.flags, "profile_slowed"])
     assert of("communication", [slowed]) == []
+    assert of("doubt", [slowed])[-1] == (
+        "Do not lean on the communication of ddp x2: the profile slowed the step, so that its "
+        "figures are too high."
+    )
 
 
 def test_a_loss_by_more_devices_is_not_hidden_and_has_its_reason() -> None:
