@@ -6,6 +6,7 @@ Not collected with the other tests: ``nox -s lab``. Needs root, ``ip`` and ``tc`
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -77,11 +78,13 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def host_processes(lab: int, host: str) -> list[psutil.Process]:
     """Of one host of a laboratory: the agent itself, its fork server, and all ranks."""
+    place = ("--node-rank", host.removeprefix("h"))
     agents = [
         one
         for one in psutil.Process(lab).children()
-        if any(f'-{host}"' in word for word in one.cmdline())
+        if place in itertools.pairwise(one.cmdline())
     ]
+    assert agents, "or what follows would be of nothing"
     return [*agents, *(child for one in agents for child in one.children(recursive=True))]
 
 
@@ -148,7 +151,7 @@ def test_an_interrupt_leaves_what_was_measured_and_nothing_else(
         lab.send_signal(signal.SIGINT)
         _, error = lab.communicate(timeout=PATIENCE_S)
         assert lab.returncode == 130, error
-        assert not any(one.is_running() for one in everything)
+        until(lambda: not any(one.is_running() for one in everything), 5)
     assert any(one["status"] == "interrupted" for one in rows(out))
     with bench("lab", "run", suite, "--out", out, "--resume") as lab:
         _, error = lab.communicate(timeout=PATIENCE_S)
