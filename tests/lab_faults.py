@@ -80,9 +80,7 @@ def host_processes(lab: int, host: str) -> list[psutil.Process]:
     """Of one host of a laboratory: the agent itself, its fork server, and all ranks."""
     place = ("--node-rank", host.removeprefix("h"))
     agents = [
-        one
-        for one in psutil.Process(lab).children()
-        if place in itertools.pairwise(one.cmdline())
+        one for one in psutil.Process(lab).children() if place in itertools.pairwise(one.cmdline())
     ]
     assert agents, "or what follows would be of nothing"
     return [*agents, *(child for one in agents for child in one.children(recursive=True))]

@@ -25,6 +25,8 @@ LATE_SHARE, LATE_STEP = 0.75, 0.1
 that holds the others up: among equal ranks each causes its part."""
 OVER_LINK = 1.05
 """Factor over a link's rate from which a bandwidth cannot be the link's alone."""
+BUFFERED = 2**20
+"""Bytes of a call that buffers on the way may take in at once, whatever the link's rate."""
 
 UNFIT = {
     "oversubscribed": "more devices than sets of cores",
@@ -198,9 +200,12 @@ def flags_of_figures(
         flags.append("straggler")
     if step_s and contradicts(communication, sync_cost, step_s):
         flags.append("communication_contradicts")
-    fastest = max(
-        (one.bus_bytes_per_s or 0.0 for one in communication.collectives or ()), default=0
-    )
+    large = [
+        one
+        for one in communication.collectives or ()
+        if one.payload_bytes is not None and one.payload_bytes >= BUFFERED * one.calls
+    ]
+    fastest = max((one.bus_bytes_per_s or 0.0 for one in large), default=0)
     if link_bytes_per_s is not None and fastest > OVER_LINK * link_bytes_per_s:
         flags.append("over_link_rate")
     return flags

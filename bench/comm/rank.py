@@ -19,10 +19,10 @@ from bench.measure.clock import LAST_PHASE, Clock
 from bench.measure.device import Device, is_out_of_memory, open_device
 from bench.measure.operations import Call, carrier, make_call, slowest
 from bench.plan.case import Limits
+from bench.run.group import join_group, placement
 from bench.run.handover import RankOutcome, Times
 from bench.run.phases import DONE, Note, Notebook
 from bench.run.process import Place, carry_out, enter
-from bench.run.worker import join_group, placement
 
 WARM_UP, PILOT = 2, 3
 """Calls before any is timed, and those that say how many there can be."""

@@ -75,7 +75,8 @@ def enter(assignment_file: str, kind: type[ToldT]) -> tuple[ToldT, Place]:
         kind: of what is in it.
     """
     follow_server()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent decides what an interrupt means
+    # Ctrl-C reaches all processes of a terminal: a rank ends at once, and its parent says why.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     faulthandler.enable()  # the stack of one that is ended by a fault of the machine code
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     told = msgspec.json.decode(Path(assignment_file).read_bytes(), type=kind)

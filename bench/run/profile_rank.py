@@ -20,6 +20,7 @@ from bench.measure.device import open_device
 from bench.plan.case import Case, Effort
 from bench.plan.registry import find_strategy, find_workload
 from bench.records.profile import Added, Gradient, Profile
+from bench.run.group import join_group, require_carrier
 from bench.run.handover import Assignment, RankOutcome
 from bench.run.loop import Engine, run_block, warm_up, warmup_rule
 from bench.run.phases import DONE, Notebook
@@ -28,7 +29,6 @@ from bench.run.profile_marks import copying, laid_out, marked
 from bench.run.profile_overlap import measure_overlap
 from bench.run.profile_wrapper import own_group, parts_under_ddp, parts_under_fsdp
 from bench.run.rank import Rank
-from bench.run.worker import join_group
 from bench.strategies.module_session import local_bytes
 from bench.strategies.sharding import units_of, whole_bytes
 from workloads.base import Batch, Problem
@@ -96,6 +96,7 @@ class _Profiling:
                 launch_s=told.launch_s,
                 group_device=device.group_device,
             )
+            require_carrier(told.backend, device.torch_device)
         device.set_precision(told.case.precision)
         profile = measure(rank)
         profile = _with_wrappers(profile, rank, told)

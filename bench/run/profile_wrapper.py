@@ -11,9 +11,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.run.group import join_group
 from bench.run.loop import Engine, run_block, warm_up, warmup_rule
 from bench.run.rank import Rank
-from bench.run.worker import join_group
 from bench.strategies.ddp import NEVER
 from bench.strategies.module_session import ModuleSession
 from bench.strategies.sharding import units_of

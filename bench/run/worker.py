@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 
-import torch
 from torch import distributed
 
 from bench.measure.device import is_out_of_memory, open_device
-from bench.measure.operations import carrier, is_carried_by
 from bench.plan import own
 from bench.plan.registry import find_strategy
-from bench.records.record import Placement
 from bench.run.checkpoint import measure_checkpoint
+from bench.run.group import join_group, placement, require_carrier
 from bench.run.handover import Assignment, Job, RankOutcome
 from bench.run.look_strategy import look_at_strategy
 from bench.run.look_workload import look_at_workload
@@ -130,39 +126,10 @@ def _join(rank: Rank) -> None:
             launch_s=launch_limit_s(case, rank.assignment.effort),
             group_device=rank.device.group_device,
         )
-        found = carrier(rank.device.torch_device)
-        if case.backend is not None and not is_carried_by(case.backend, found):
-            raise RuntimeError(f"collectives are carried by {found}, not by {case.backend}")
+        if case.backend is not None:
+            require_carrier(case.backend, rank.device.torch_device)
         rank.slowest(0.0)
     rank.note(joined_s=time.monotonic())
-
-
-def join_group(
-    backend: str,
-    device: torch.device,
-    *,
-    launch_s: float,
-    group_device: torch.device | None,
-) -> None:
-    """Join the process group of the launch. Control messages always go over gloo.
-
-    Args:
-        backend: of the collectives on the device.
-        device: of this process.
-        launch_s: how long the launch may take: the parent ends a stuck one, with stacks, and the
-            group must not do it first.
-        group_device: see ``Device.group_device``.
-    """
-    if backend != "gloo" and device.type != "cpu":
-        backend = f"cpu:gloo,{device.type}:{backend}"
-    timeout = timedelta(seconds=2 * launch_s + 60)
-    distributed.init_process_group(backend, timeout=timeout, device_id=group_device)
-
-
-def placement() -> Placement:
-    """Where this process runs."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    return Placement(cores=sorted(cores), threads=torch.get_num_threads())
 
 
 def _note_peak(rank: Rank) -> None:

@@ -84,7 +84,11 @@ class Context:
 
 
 class Session(Protocol):
-    """What the loop drives. None of these may synchronise host and device by itself."""
+    """What the loop drives.
+
+    A micro-step and an optimizer's must not make the host wait for the device by themselves; what a
+    gradient scaler or the wrapper does so is flagged (``scaler_syncs``, ``host_waits``).
+    """
 
     def micro_step(self, batch: Batch, *, sync: bool, mark: Mark) -> Tensor:
         """Forward, loss and backward of one micro-batch.

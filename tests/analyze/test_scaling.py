@@ -552,18 +552,25 @@ def test_steps_of_odd_shape_are_flagged() -> None:
 
 
 def test_bytes_faster_than_their_link_are_flagged() -> None:
+    size = 2**20
     cost = CollectiveCost(
-        op="all_reduce", calls=1, payload_bytes=100, wire_bytes_minimum=100, busy_s=0.5
+        op="all_reduce", calls=1, payload_bytes=size, wire_bytes_minimum=size, busy_s=0.5
     )
-    assert cost.bus_bytes_per_s == 200  # 100 bytes in half a second
+    assert cost.bus_bytes_per_s == 2 * size
     record = timing(
         PAIR, 80, pass_="communication", timing=None, throughput=None, memory=None,
         communication=Communication(collectives=[cost]),
     )  # fmt: skip
     records = [*launches(PAIR, 80, 80), record]
-    for rate, flags in ((None, []), (195.0, []), (180.0, ["over_link_rate"])):
+    for rate, flags in ((None, []), (1.95 * size, []), (1.8 * size, ["over_link_rate"])):
         (found,) = rows_of([], records, link_bytes_per_s=rate)
         assert found.flags == flags
+    # Buffers on the way take in as little at once.
+    assert record.communication is not None
+    small = msgspec.structs.replace(cost, calls=2)
+    spent = msgspec.structs.replace(record.communication, collectives=[small])
+    records[-1] = msgspec.structs.replace(record, communication=spent)
+    assert rows_of([], records, link_bytes_per_s=1.8 * size)[0].flags == []
     assert msgspec.structs.replace(cost, wire_bytes_minimum=None).bus_bytes_per_s is None
 
 
