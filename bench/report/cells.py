@@ -14,7 +14,7 @@ DASH = "–"
 WIDE = 0.2
 """Half width of an interval, relative, from which its ends are given."""
 LARGE = {"G": 1e9, "M": 1e6, "k": 1e3}
-"""What figures ten times as large are counted in where there is little room."""
+"""What figures as large are counted in where there is little room."""
 REFERENCE = "the reference"
 UNCLEAR = "no clear difference"
 COARSE = 0.04
@@ -56,21 +56,20 @@ def short_throughput(row: Row) -> str:
         return throughput(row)
     if estimate.half_width <= WIDE * estimate.value or estimate.low is None:
         return throughput(row)
-    parts = (estimate.value, estimate.low, estimate.high or 0.0)
-    value, low, high = (_short(part * row.units_per_sample) for part in parts)
-    return f"{value} ({low}-{high})"
+    scale = row.units_per_sample
+    low, high = (_short(one * scale, 2) for one in (estimate.low, estimate.high or 0.0))
+    return f"{_short(estimate.value * scale, 3)} ({low}-{high})"
 
 
-def _short(value: float) -> str:
-    """Three digits of a large number, too.
+def _short(value: float, digits: int) -> str:
+    """So many digits of a large number, too.
 
-    >>> _short(123.4), _short(12345.0), _short(3e7)
-    ('123', '12.3k', '30.0M')
+    >>> _short(123.4, 3), _short(12345.0, 3), _short(8765.0, 2), _short(0.017, 2)
+    ('123', '12.3k', '8.8k', '0.017')
     """
-    for letter, size in LARGE.items():
-        if value >= 10 * size:
-            return f"{significant(value / size)}{letter}"
-    return significant(value)
+    letter, size = next(((one, by) for one, by in LARGE.items() if value >= by), ("", 1.0))
+    rounded = float(f"{value / size:.{digits}g}")
+    return f"{rounded:,.{max(0, decimals(rounded) + digits - 3)}f}{letter}"
 
 
 def comparison(compared: Comparison) -> str:

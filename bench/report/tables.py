@@ -16,7 +16,7 @@ from bench.report.notes import noise_sentence, variants
 from bench.report.settings import SettingsTable, settings_tables
 from bench.report.style import Column
 
-NAME_WIDTH, PARITY_WIDTH = 22, 9
+NAME_WIDTH, PARITY_WIDTH = 15, 9
 """Characters on a terminal, where a line has 80."""
 MOST_OF_NAME = 80
 """Characters of a file's name; its workload may have a long one."""

@@ -19,11 +19,11 @@ ECHO = re.compile(
     r"connection (closed|reset|refused|aborted)|connection was likely closed|closed by peer"
     r"|broken pipe|socket closed|timed out waiting|recvBytes|sendBytes|got 0 bytes|SIGTERM"
     r"|ncclRemoteError|remote process exit|communicator was aborted|NCCL watchdog"
-    r"|watchdog thread terminated with exception: (?!.*CUDA error)",
+    r"|watchdog thread terminated with exception: (?!.*CUDA error)|gloo/transport",
     re.IGNORECASE,
 )
 """What a healthy rank says when another one has died, over gloo and over NCCL, whose watchdog
-aborts the process. An abort that says nothing of the kind is a rank's own."""
+aborts the process."""
 TRACEBACK_LINES = 8
 
 
@@ -35,15 +35,18 @@ def is_echo(failure: Failure) -> bool:
 def find_culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
     """The rank that failed first by its own fault; None when none failed.
 
-    Before one that stood still, which is ended from outside, comes one that says what is wrong.
+    Before one that stood still, which is ended from outside, comes one that says what is wrong. An
+    abort without a reason may be a backend's or a broken heap's: it comes behind what is a rank's
+    own, and before what is an echo.
     """
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
 
-    def order(outcome: RankOutcome) -> tuple[bool, bool, float]:
+    def order(outcome: RankOutcome) -> tuple[bool, bool, bool, float]:
         failure = outcome.failure
         assert failure is not None
         at_s = float("inf") if failure.at_s is None else failure.at_s
-        return is_echo(failure), failure.status == "timeout", at_s
+        is_abort = "SIGABRT" in failure.reason
+        return is_echo(failure), is_abort, failure.status == "timeout", at_s
 
     first = min(failed, key=order, default=None)
     if first is None or first.failure is None:

@@ -174,7 +174,7 @@ def test_a_run_of_collectives_alone_is_published_too(
     assert [*iterate_collectives(target)] == [*iterate_collectives(folder)]
     assert (target / "report.html").read_text().count("<svg") == 1
     text = (RESULTS / "README.md").read_text()
-    assert "all\\_reduce over gloo on 2 ranks: up to 1 GB/s on the bus back to back" in text
+    assert "all\\_reduce of fp32 over gloo on 2 ranks: up to 1 GB/s on the bus back to back" in text
     assert README.read_text() == readme  # of another suite than the one it shows
 
 

@@ -291,4 +291,4 @@ def test_a_terminal_has_80_columns_however_wide_the_intervals_are() -> None:
     table = [line for line in text.splitlines() if line.startswith(("     ", "---", "  dev"))]
     assert len(table) == 6
     assert max(map(len, table)) <= 80
-    assert "300k (0.0158-5,689G)" in text
+    assert "300k (0.016-5,700G)" in text

@@ -89,13 +89,15 @@ def test_what_says_what_is_wrong_comes_before_what_stood_still() -> None:
         (": [Rank 0] Process group watchdog thread terminated with exception: CUDA error", True),
     ],
 )
-def test_an_abort_is_a_ranks_own_unless_its_watchdog_says_otherwise(
+def test_an_abort_comes_before_an_echo_unless_its_watchdog_says_otherwise(
     words: str, is_own: bool
 ) -> None:
     reason = f"the process was ended by SIGABRT{words}"
     aborted = outcome(1, failure=Failure(status="failed", reason=reason, at_s=2.0))
     other = outcome(0, failure=Failure(status="failed", reason="Broken pipe", at_s=1.0))
     assert find_culprit([other, aborted]) is (aborted if is_own else other)
+    own = outcome(0, failure=Failure(status="failed", reason="ValueError: no", at_s=9.0))
+    assert find_culprit([own, aborted]) is own
 
 
 def test_a_watch_that_fails_is_the_reason_and_no_rank() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from bench.plan.registry import find_strategy
-from bench.run import worker
+from bench.run import group, worker
 from bench.run.handover import RankOutcome
 from bench.run.rank import Rank
 from tests.fakes import make_case
@@ -41,7 +41,7 @@ def join(
 
     monkeypatch.setattr(distributed, "init_process_group", init)
     monkeypatch.setattr(distributed, "all_reduce", lambda *_, **__: None)
-    monkeypatch.setattr(worker, "carrier", lambda _: carried_by)
+    monkeypatch.setattr(group, "carrier", lambda _: carried_by)
     case = make_case(
         strategy=strategy,
         world_size=2,
