@@ -25,7 +25,7 @@ from bench.report.style import Column
 MIB = 2**20
 PLAIN = "plain"
 NOTHING = "nothing new"
-SETTING_WIDTH, LADDER_WIDTH = 28, 22
+SETTING_WIDTH, LADDER_WIDTH = 26, 20
 """Characters of a setting's name on a terminal, where a line has 80."""
 
 

@@ -16,8 +16,10 @@ from bench.report.notes import noise_sentence, variants
 from bench.report.settings import SettingsTable, settings_tables
 from bench.report.style import Column
 
-NAME_WIDTH, PARITY_WIDTH = 15, 9
+NAME_WIDTH, LEAST_NAME, PARITY_WIDTH = 22, 12, 9
 """Characters on a terminal, where a line has 80."""
+NAME_AND_RATE = 32
+"""Of both together: the names give way to figures with wide intervals."""
 MOST_OF_NAME = 80
 """Characters of a file's name; its workload may have a long one."""
 
@@ -153,10 +155,13 @@ def _columns(rows: Sequence[Row], memory: str) -> list[Column]:
 
 def _compact_columns(rows: Sequence[Row], memory: str) -> list[Column]:
     *_, strategy = named(rows)
+    rate = Column(f"{_unit(rows)}s/s", cells.short_throughput)
+    widest = max([len(rate.heading), *(len(cells.short_throughput(row)) for row in rows)])
+    room = max(LEAST_NAME, min(NAME_WIDTH, NAME_AND_RATE - widest))
     return [
         Column("dev.", _short_place, is_figure=False),
-        msgspec.structs.replace(strategy, width=NAME_WIDTH),
-        Column(f"{_unit(rows)}s/s", cells.short_throughput),
+        msgspec.structs.replace(strategy, width=room),
+        rate,
         Column("speedup", lambda row: cells.comparison(row.speedup)),
         Column("GiB", lambda row: cells.largest(cells.memory_of(row, memory))),
         Column("parity", cells.parity, is_figure=False, is_text=True, width=PARITY_WIDTH),
