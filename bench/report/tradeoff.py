@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.analyze.ranking import is_comparable, place
+from bench.analyze.ranking import is_comparable, place, way
 from bench.analyze.rows import Row
 from bench.report import cells
 from bench.report.drawing import Looks, add_legend, missing_entries, new_figure, tell
@@ -42,10 +42,10 @@ def front(rows: Sequence[Row], memory: str) -> list[Row]:
 
 
 def _by_place(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that may be ranked with each other: of as many hosts, with links of one speed."""
+    """Rows that may be ranked with each other: of one way, hosts, and speed of links."""
     places: dict[object, list[Row]] = {}
     for row in rows:
-        places.setdefault(place(row.case), []).append(row)
+        places.setdefault((*way(row.case), place(row.case)), []).append(row)
     return list(places.values())
 
 

@@ -67,3 +67,18 @@ def test_a_sweep_has_at_least_three_sizes_in_order_and_nothing_else_differs() ->
     caps = [row.case.options["bucket_cap_mb"] for row in sweep.rows]
     assert caps == [1, None, 100]  # torch's own is 25
     assert sweep.name == "ddp x2"
+
+
+def test_each_way_to_train_has_its_own_front() -> None:
+    """As rankings, which set no number of micro-steps against another."""
+    records = [
+        record
+        for steps, factor in ((1, 1), (4, 2))
+        for name, rate, gib in (("fsdp", 50, 0.25), ("ddp", 90, 1.0))
+        for record in measured(
+            make_case(strategy=name, world_size=2, accumulation_steps=steps), factor * rate, gib=gib
+        )
+    ]
+    figure = tradeoff_figure(rows_of([], records), "tensor")
+    fronts = [line for line in figure.axes[0].lines if line.get_label() == FRONT]
+    assert [len(line.get_xdata()) for line in fronts] == [2, 2]
