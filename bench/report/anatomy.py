@@ -10,8 +10,9 @@ from typing import Any
 from bench.analyze.rows import Row
 from bench.records.record import Memory
 from bench.report.cells import GIB
-from bench.report.drawing import Looks, add_legend, new_figure
+from bench.report.drawing import Looks, new_figure
 from bench.report.lanes import stacked_figure
+from bench.report.lettering import add_legend
 
 CATEGORIES = {
     "parameters": "#0072b2",

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from bench.analyze.rows import Row
 from bench.analyze.stats import Estimate
 from bench.report.cells import span
-from bench.report.drawing import Looks, add_legend, mark_cut, missing_entries, new_figure, tell
+from bench.report.drawing import Looks, mark_cut, missing_entries, new_figure, tell
+from bench.report.lettering import add_legend
 
 What = Literal["speedup", "efficiency"]
 YLABELS: dict[What, str] = {

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import math
 import os
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ import msgspec
 from bench.analyze.rows import Row
 from bench.errors import BenchError, in_words, one_line
 from bench.records.store import write_atomically
+from bench.report.lettering import wrapped
 from bench.report.notes import variants
 
 COLOURS = {
@@ -44,20 +43,16 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a name with dollars in it is no formula
 }
 DPI = 120
+TITLE_SIZE, TITLE_LINE = 10.0, 0.17
+"""Points, and inches."""
 LONGEST_TITLE, LONGEST_NAME = 300, 150
 """Characters: a figure grows with them."""
 WIDEST_FIGURE = 100.0
 """Inches."""
-LEGEND_CHARACTERS = 17
-"""Of an inch."""
-LEGEND_LABEL = 52
-"""Characters of a line."""
 TOLD = "told: "
 TELLING = re.compile(rf'<g id="{TOLD}([^"]*)">')
 PATH = re.compile(r' d="[^"]*"')
 DECIMALS = re.compile(r"(\.\d\d)\d+")
-LEGEND_ROW = 0.19
-"""Inches."""
 
 
 class NoChartsError(BenchError):
@@ -132,7 +127,7 @@ def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
         figure = draw()
         if figure is None:
             return None
-        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+        _entitle(figure, title)
         contents = _contents(figure, chart)
     except Exception as error:  # noqa: BLE001 - a plotting library's faults are many
         problem = f"this chart could not be drawn: {in_words(error)}"
@@ -140,6 +135,14 @@ def attempt(draw: Callable[[], Any], path: Path, title: str) -> Chart | None:
     for target, content in contents.items():
         write_atomically(target, content)
     return chart
+
+
+def _entitle(figure: Any, title: str) -> None:
+    """The figure grows by the lines that do not fit into the first."""
+    width, height = figure.get_size_inches()
+    shown = wrapped(figure, title, TITLE_SIZE, 0.98 * width)
+    figure.set_size_inches(width, height + TITLE_LINE * shown.count("\n"))
+    figure.suptitle(shown, fontsize=TITLE_SIZE, x=0.01, ha="left")
 
 
 def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
@@ -209,34 +212,6 @@ class Looks:
         number = self._variants[row.case.strategy].index(label)
         colour = self._colours[row.case.strategy]
         return label, colour, MARKERS[number % len(MARKERS)]
-
-
-def add_legend(figure: Any, axes: Any, *, key: Callable[[str], int] | None = None) -> None:
-    """Below the axes, where it hides nothing; the figure grows by what it needs.
-
-    Args:
-        figure: of the axes.
-        axes: whose labels are shown, each once.
-        key: what labels are sorted by; as they were drawn without it.
-    """
-    handles, labels = axes.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))  # bars of one label count once
-    if not entries:
-        return
-    if key is not None:
-        entries = {label: entries[label] for label in sorted(entries, key=key)}
-    shown = ["\n".join(textwrap.wrap(label, LEGEND_LABEL)) or "-" for label in entries]
-    width, height = figure.get_size_inches()
-    longest = max(len(line) for label in shown for line in label.splitlines())
-    columns = max(1, int(width * LEGEND_CHARACTERS) // (longest + 6))
-    columns = min(columns, len(shown))
-    lines = max(label.count("\n") + 1 for label in shown)
-    rows = math.ceil(len(shown) / columns)
-    figure.set_size_inches(width, height + LEGEND_ROW * rows * (1 + 0.8 * (lines - 1)))
-    figure.legend(
-        [*entries.values()], shown, loc="outside lower center", ncols=columns, frameon=False,
-        fontsize=8,
-    )  # fmt: skip
 
 
 def missing_entries(axes: Any, rows: Sequence[Row], looks: Looks) -> None:

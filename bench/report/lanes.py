@@ -14,7 +14,8 @@ import msgspec
 
 from bench.analyze.rows import Row
 from bench.report.cells import significant
-from bench.report.drawing import Looks, add_legend, new_figure, tell, why_missing
+from bench.report.drawing import Looks, new_figure, tell, why_missing
+from bench.report.lettering import add_legend
 
 LABEL = 44
 """Characters of a line of a name."""

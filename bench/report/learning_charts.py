@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from bench.analyze.learning import smoothed
 from bench.analyze.rows import Row
-from bench.report.drawing import Looks, add_legend, new_figure, tell
+from bench.report.drawing import Looks, new_figure, tell
+from bench.report.lettering import add_legend
 
 Over = Literal["steps", "seconds"]
 LINES = ("-", "--", "-.", ":")

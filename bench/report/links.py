@@ -11,7 +11,8 @@ import msgspec
 
 from bench.analyze.rows import Row
 from bench.plan.case import bytes_per_s
-from bench.report.drawing import MARKERS, Looks, add_legend, new_figure
+from bench.report.drawing import MARKERS, Looks, new_figure
+from bench.report.lettering import add_legend
 
 DASHES = ("-", "--", "-.", ":")
 """Of variants of one strategy, which have its colour."""

@@ -23,11 +23,11 @@ from bench.report.drawing import (
     MARKERS,
     OTHERS,
     Chart,
-    add_legend,
     attempt,
     charts_in,
     new_figure,
 )
+from bench.report.lettering import add_legend
 from bench.report.markdown import parts_of
 from bench.report.markup import escape
 

@@ -12,7 +12,8 @@ from bench.analyze.rows import Row
 from bench.analyze.settings import BUCKET_OPTIONS, buckets_of
 from bench.errors import one_line, plural
 from bench.report import cells
-from bench.report.drawing import COLOURS, MARKERS, OTHERS, add_legend, new_figure, tell, why_missing
+from bench.report.drawing import COLOURS, MARKERS, OTHERS, new_figure, tell, why_missing
+from bench.report.lettering import add_legend
 
 CAP = "bucket_cap_mb"
 DEFAULT = "torch's\ndefault"

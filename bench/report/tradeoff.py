@@ -8,8 +8,9 @@ from typing import Any
 from bench.analyze.ranking import is_comparable, place, way
 from bench.analyze.rows import Row
 from bench.report import cells
-from bench.report.drawing import Looks, add_legend, missing_entries, new_figure, tell
+from bench.report.drawing import Looks, missing_entries, new_figure, tell
 from bench.report.lanes import by_devices
+from bench.report.lettering import add_legend
 
 FRONT, NOT_RANKED = "nothing ranked is better in both", "hollow: not ranked"
 ALIKE = 0.02

@@ -18,6 +18,7 @@ from bench.records.record import Communication, Memory, MemoryTimeline, Phases, 
 from bench.records.store import Store
 from bench.report import charts as charts_module
 from bench.report.charts import MOST_LANES, MOST_ROWS, MOST_VARIANTS, not_readable, write_charts
+from bench.report.drawing import attempt, new_figure
 from bench.report.page import write_report
 from bench.report.tables import Table, tables_of
 from tests.analyze.test_scaling import launches, timing
@@ -49,7 +50,12 @@ def test_a_device_without_a_figure_leaves_a_gap_in_its_own_place() -> None:
     assert [text.get_text() for text in axes.texts] == ["✕ no figure"]
 
 
-def table(sizes: tuple[int, ...] = (1, 2), ways: int = 3, **changes: Any) -> Table:
+LONG = ", gradient_as_bucket_view=true"
+
+
+def table(
+    sizes: tuple[int, ...] = (1, 2), ways: int = 3, *, more: str = LONG, **changes: Any
+) -> Table:
     records: list[Record] = launches(make_case(strategy="single"), 99, 100, 101)
     for way in range(ways):
         for size in sizes:
@@ -57,7 +63,7 @@ def table(sizes: tuple[int, ...] = (1, 2), ways: int = 3, **changes: Any) -> Tab
                 strategy="ddp",
                 world_size=size,
                 options={"bucket_cap_mb": way},
-                label=f"ddp(bucket_cap_mb={way}, gradient_as_bucket_view=true)",
+                label=f"ddp(bucket_cap_mb={way}{more})",
             )
             fields = {
                 "phases": PHASES,
@@ -239,8 +245,21 @@ def test_a_folder_without_a_figure_has_a_page_all_the_same(tmp_path: Path) -> No
     assert "skipped: no" in write_report(folder).read_text(encoding="utf-8")
 
 
-def test_nothing_overlaps_or_is_cut_off_with_twelve_long_names_and_gaps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_long_title_has_as_many_lines_as_it_takes(tmp_path: Path) -> None:
+    figure, _ = new_figure(6.0, 3.0)
+    chart = attempt(lambda: figure, tmp_path / "one", "Throughput: a workload " + "W" * 90)
+    assert chart is not None
+    assert chart.problem is None
+    (title,) = figure.texts
+    renderer = figure.canvas.get_renderer()
+    assert title.get_text().count("\n") >= 1
+    assert title.get_window_extent(renderer).x1 <= figure.bbox.x1
+    assert "\n" not in chart.title
+
+
+@pytest.mark.parametrize("more", [LONG, "", ", static_graph=true", ", WWWWWW"])
+def test_nothing_overlaps_or_is_cut_off_with_twelve_names_and_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
     """Every text lies within its picture, and the legend below the axes."""
     looked_at: list[str] = []
@@ -253,7 +272,9 @@ def test_nothing_overlaps_or_is_cut_off_with_twelve_long_names_and_gaps(
             low, high = sorted(one.get_ylim())
             ticks = zip(one.get_yticks(), one.get_yticklabels(), strict=False)  # or hidden
             axes += [label for place, label in ticks if low <= place <= high]
-        for text in [*legends, *axes, *figure.texts]:
+            axes += [one.xaxis.label, one.yaxis.label, one._left_title]  # panels' titles stand left
+        texts = [*legends, *axes, *figure.texts]
+        for text in (one for one in texts if one.get_text()):
             box = text.get_window_extent(renderer)
             sides = box.x0, figure.bbox.x1 - box.x1, box.y0, figure.bbox.y1 - box.y1
             assert min(sides) >= -1, (figure.get_suptitle(), text.get_text(), sides)
@@ -267,7 +288,7 @@ def test_nothing_overlaps_or_is_cut_off_with_twelve_long_names_and_gaps(
 
     monkeypatch.setattr(Figure, "savefig", savefig)
     spent = Communication(busy_s=0.05, exposed_s=0.02, wait_s=0.01, profiled_step_s=0.4)
-    shown = table((1, 2), 12, communication=spent)
+    shown = table((1, 2), 12, more=more, communication=spent)
     failed = msgspec.structs.replace(
         shown.rows[-1],
         status="out_of_memory",
