@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -97,9 +98,13 @@ values = st.one_of(
 
 
 def mutated(draw: Draw, document: Any) -> Any:
-    """Change one place of a document made of dicts and lists, in place where it can."""
+    """A document made of dicts and lists with one place changed; the given one stays as it is.
+
+    Parts of it may be our own constants, and what is drawn next must not hang on what was before.
+    """
     if not isinstance(document, dict | list) or not document:
         return draw(values)
+    document = copy.deepcopy(document)
     holder = document
     while True:
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from tests.fuzz.checks import check_folder, check_suite
 from tests.fuzz.results import folders
 from tests.fuzz.suites import MACHINES, texts
 
-BATCH = 1000
+BATCH, SAID_EVERY = 1000, 5000
 CHARTS_EVERY, OTHERS_EVERY = 500, 5
 
 Tally = Counter[str]
@@ -71,3 +72,6 @@ def _try(
             check(example)
 
         run()
+        tried = min(start + BATCH, count)
+        if tried % SAID_EVERY == 0:
+            sys.stderr.write(f"{tried:,} of {count:,}\n")

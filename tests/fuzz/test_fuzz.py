@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.errors import BenchError
 from tests.fuzz.checks import check_suite, kind_of
 from tests.fuzz.guard import BreachError, guarded
+from tests.fuzz.odd import mutated
 from tests.fuzz.session import try_folders, try_suites
-from tests.fuzz.suites import ANCHORED, BOMBS, MACHINES
+from tests.fuzz.suites import ANCHORED, BOMBS, LADDERS, MACHINES
 
 
 def test_suites_end_in_a_plan_or_in_one_line() -> None:
@@ -29,6 +34,19 @@ def test_folders_end_in_a_report_or_in_one_line() -> None:
     assert tally["reported"] > 10
     assert tally["reported, lines left out"] > 10
     assert len(tally) > 2
+
+
+def test_what_is_changed_is_a_copy_so_that_a_seed_tries_the_same() -> None:
+    document = {"matrix": [{"ladder": LADDERS[1], "sizes": [1, 2]}]}
+    before = copy.deepcopy(document)
+
+    @settings(max_examples=30, derandomize=True, database=None)
+    @given(st.composite(mutated)(document))
+    def change(changed: Any) -> None:
+        assert changed is not document
+        assert document == before
+
+    change()
 
 
 @pytest.mark.parametrize("text", ANCHORED)
