@@ -39,6 +39,7 @@ from bench.report.tables import tables_of
 from tests.fuzz import results
 from tests.fuzz.guard import guarded
 from tests.report.test_html import Parsed
+from workloads import vision
 
 html_of(Document(title="", parts=[]))  # reads the templates, which are no part of a page
 LONGEST_LINE = 1000
@@ -93,6 +94,7 @@ def load_all() -> None:
     all_workloads()
     all_strategies()
     all_sources()
+    vision.names()
 
 
 def check_suite(text: str, machine: Machine) -> str:
