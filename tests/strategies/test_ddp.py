@@ -35,6 +35,11 @@ UNUSED = Facts(unit="token", has_unused_parameters=True)
 IMAGES = Facts(unit="image", has_batch_norm=True)
 
 
+WITH_LISTS = pytest.mark.skipif(
+    not ddp_check.accepts("bucket_cap_mb_list"), reason="this torch has no bucket_cap_mb_list"
+)
+
+
 def case_of(options: dict[str, Any], **changes: Any) -> Case:
     settings = msgspec.to_builtins(msgspec.convert(options, DDPOptions))
     return make_case(strategy="ddp", world_size=2, options=settings, **changes)
@@ -54,7 +59,13 @@ def reason(options: dict[str, Any], facts: Facts = PLAIN, **changes: Any) -> str
             {},
             ("by itself", "leave find_unused_parameters out"),
         ),
-        ({"bucket_cap_mb": 1, "bucket_cap_mb_list": [1]}, PLAIN, {}, ("ignores", "leave one")),
+        pytest.param(
+            {"bucket_cap_mb": 1, "bucket_cap_mb_list": [1]},
+            PLAIN,
+            {},
+            ("ignores", "leave one"),
+            marks=WITH_LISTS,
+        ),
         ({"powersgd_rank": 2}, PLAIN, {}, ("do nothing", "comm_hook: powersgd")),
         ({"comm_hook": "fp16", "powersgd_start": 3}, PLAIN, {}, ("do nothing", "powersgd")),
         ({"local_sgd_start": 5}, PLAIN, {}, ("does nothing", "local_sgd_period")),
@@ -218,6 +229,7 @@ def train(options: DDPOptions, steps: int = 3) -> Any:
     return session
 
 
+@WITH_LISTS
 @pytest.mark.usefixtures("alone")
 def test_each_bucket_has_its_cap_and_the_last_one_holds_for_the_rest() -> None:
     layouts = []

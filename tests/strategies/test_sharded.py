@@ -44,6 +44,12 @@ def planned(
     return one
 
 
+def needs_newer_torch(one: PlannedCase) -> bool:
+    return (
+        one.case.strategy == "fsdp1" and not fsdp1.MAY_BE_NARROW and "2.10" in str(one.skip_reason)
+    )
+
+
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [(strategy, options) for strategy in SHARDED for options in VARIANTS[strategy]],
@@ -51,7 +57,7 @@ def planned(
 def test_every_variant_can_be_planned(strategy: str, options: dict[str, Any]) -> None:
     for workload in ("transformer:tiny", "embedding:tiny", "resnet152:tiny"):
         one = planned(strategy, options, workload=workload)
-        assert one.skip_reason is None
+        assert one.skip_reason is None or needs_newer_torch(one)
         assert {name: one.case.options[name] for name in options} == options
 
 
@@ -78,9 +84,11 @@ def test_settings_train_the_same_model(
     options: dict[str, Any],
     settings: dict[str, Any],
 ) -> None:
-    case = planned(strategy, options, **settings).case
-    parity = prove(launcher, case, tmp_path)
-    expected = "exact" if case.precision == "fp32" else "within_precision"
+    one = planned(strategy, options, **settings)
+    if needs_newer_torch(one):
+        pytest.skip(str(one.skip_reason))
+    parity = prove(launcher, one.case, tmp_path)
+    expected = "exact" if one.case.precision == "fp32" else "within_precision"
     assert parity.verdict == expected, parity.reason
     assert parity.gradient_tolerance is not None
     assert parity.gradient_tolerance < 0.5
