@@ -43,7 +43,7 @@ def write_trace(
     limit_bytes: int | None = None,
     bucket_bytes: Sequence[int] | None = None,
 ) -> str | None:
-    """Write one rank's trace; returns why it does not hold all steps, or None.
+    """Write one rank's trace of its marked steps; returns why it does not hold all, or None.
 
     Args:
         document: as torch has exported it.
@@ -57,7 +57,6 @@ def write_trace(
     frame = find_range(events, STEPS)
     added = list(_phases(events, frame))
     steps = [one for one in added if one["name"].startswith(STEP.format(""))]
-    added += _buckets(events, steps, bucket_bytes or [])
     head = {key: value for key, value in document.items() if key not in PLACES}
     # Tools look for this text, spaces included.
     head["distributedInfo"] = {
@@ -67,9 +66,9 @@ def write_trace(
     }
     every = [*document["traceEvents"], *added]
     for count in range(len(steps), 0, -1):
-        end = steps[count - 1]["ts"] + steps[count - 1]["dur"]
-        kept = every if count == len(steps) else _until(end, every)
-        text = json.dumps({**head, "traceEvents": kept})
+        end = steps[count - 1]["ts"] + steps[count - 1]["dur"]  # steps that follow only wind down
+        buckets = _buckets(_until(end, events), steps[:count], bucket_bytes or [])
+        text = json.dumps({**head, "traceEvents": [*_until(end, every), *buckets]})
         if limit_bytes is None or len(text) <= limit_bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
