@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from bench.analyze.rows import Row
-from bench.errors import BenchError, in_words, one_line
+from bench.errors import CONTROL, BenchError, in_words, one_line
 from bench.records.store import write_atomically
 from bench.report.lettering import wrapped
 from bench.report.notes import variants
@@ -155,7 +155,10 @@ def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
     figure.set_layout_engine(None)  # it has done its work: a format would draw all twice for it
     metadata: dict[str, str | None] = {"Date": None, "Title": chart.title}
     figure.savefig(drawing, format="svg", metadata=metadata)
-    text = PATH.sub(_shortened, drawing.getvalue().decode())
+    text = CONTROL.sub(
+        "", drawing.getvalue().decode()
+    )  # matplotlib notes each text as it was given
+    text = PATH.sub(_shortened, text)
     return {chart.svg: _with_hovers(text).encode(), chart.png: picture.getvalue()}
 
 

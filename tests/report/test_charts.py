@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import msgspec
 import pytest
@@ -255,6 +256,16 @@ def test_a_long_title_has_as_many_lines_as_it_takes(tmp_path: Path) -> None:
     assert title.get_text().count("\n") >= 1
     assert title.get_window_extent(renderer).x1 <= figure.bbox.x1
     assert "\n" not in chart.title
+
+
+def test_what_no_file_may_hold_is_left_out_of_a_drawing(tmp_path: Path) -> None:
+    figure, axes = new_figure(6.0, 3.0)
+    axes.set_xlabel("a\x00b \x1b[31mred\ufffe per second")
+    chart = attempt(lambda: figure, tmp_path / "one", "Throughput")
+    assert chart is not None
+    text = chart.svg.read_bytes()
+    Xml.fromstring(text)
+    assert b"ab red per second" in text
 
 
 @pytest.mark.parametrize("more", [LONG, "", ", static_graph=true", ", WWWWWW"])
