@@ -155,9 +155,8 @@ def _contents(figure: Any, chart: Chart) -> dict[Path, bytes]:
     figure.set_layout_engine(None)  # it has done its work: a format would draw all twice for it
     metadata: dict[str, str | None] = {"Date": None, "Title": chart.title}
     figure.savefig(drawing, format="svg", metadata=metadata)
-    text = CONTROL.sub(
-        "", drawing.getvalue().decode()
-    )  # matplotlib notes each text as it was given
+    # Beside its outline, matplotlib notes each text as it was given.
+    text = CONTROL.sub("", drawing.getvalue().decode())
     text = PATH.sub(_shortened, text)
     return {chart.svg: _with_hovers(text).encode(), chart.png: picture.getvalue()}
 

@@ -258,6 +258,7 @@ def test_a_long_title_has_as_many_lines_as_it_takes(tmp_path: Path) -> None:
     assert "\n" not in chart.title
 
 
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from")
 def test_what_no_file_may_hold_is_left_out_of_a_drawing(tmp_path: Path) -> None:
     figure, axes = new_figure(6.0, 3.0)
     axes.set_xlabel("a\x00b \x1b[31mred\ufffe per second")
