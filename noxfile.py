@@ -74,6 +74,13 @@ def traces(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "hta", "tests/measure", *session.posargs)
 
 
+@nox.session(reuse_venv=True)
+def oldest(session: nox.Session) -> None:
+    """The tests on the oldest torch that is supported, which is a download of some GB."""
+    session.install("torch==2.9.*", "torchvision==0.24.*", "-e", ".[dev]")
+    session.run("python", "-m", "pytest", *(session.posargs or IN_TURNS))
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def lint(session: nox.Session) -> None:
     """Formatting and lint."""

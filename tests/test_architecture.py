@@ -21,6 +21,7 @@ ALLOWED = {
     "bench.strategies": (
         "bench.strategies",
         "bench.measure.ranges",  # names, and nothing else
+        "bench.measure.precision",  # likewise
         "workloads.base",
         "bench.plan.case",
         "torch",

@@ -12,18 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.measure.clock import LAST_PHASE
 from bench.measure.device import Device
+from bench.measure.precision import FACTORS
 from bench.plan.case import Precision
 from workloads.base import Batch, Build, Workload
 
 HOST, META = torch.device("cpu"), torch.device("meta")
-TYPES: dict[Precision, torch.dtype] = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "bf16-amp": torch.bfloat16,
-    "fp16-amp": torch.float16,
-    "bf16": torch.bfloat16,
-}
-"""Of the factors of matrix products."""
 SMALLEST, LARGEST = 256, 8192
 LONG_ENOUGH_S = 0.02
 """Of one product, for its rate to be that of larger ones."""
@@ -76,7 +69,7 @@ def matrix_rate(device: Device, precision: Precision) -> float:
     The size is doubled until one product takes long enough. All ranks of a launch are to do this at
     the same time, since they share the machine's memory, and its power.
     """
-    kind = TYPES[precision]
+    kind = FACTORS[precision]
     clock = device.clock()
 
     def seconds(size: int) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from bench.measure.allocations import Allocations
+from bench.measure.precision import PARAMETERS
 from bench.plan.case import Case
 from bench.plan.registry import find_strategy, find_workload
 from bench.predict.memory_ddp import BucketedModule
@@ -23,8 +24,6 @@ from bench.strategies.module_session import ModuleSession
 from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem
 
-DTYPES = {"bf16": torch.bfloat16}
-"""Type of the parameters, where it is not fp32."""
 WARM_UP_STEPS = 1
 """The optimizer makes its state in the first step, DDP rebuilds its buckets before the second."""
 STAND_IN = torch.device("cpu")
@@ -137,7 +136,7 @@ def _problem(case: Case) -> Problem:
     workload = find_workload(case.workload)
     build = Build(
         device=STAND_IN,
-        dtype=DTYPES.get(case.precision, torch.float32),
+        dtype=PARAMETERS[case.precision],
         seed=case.seed,
         per_device_batch=case.per_device_batch,
         optimizer=case.optimizer,

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.errors import BenchError, in_words
+from bench.measure.precision import PARAMETERS
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.predict.catalogue import Catalogue, Device
@@ -27,7 +28,6 @@ from bench.records.profile import Contention, Gradient, Profile, Unit
 from workloads.base import Batch, Build, Problem
 
 WORDS = {"sgd": OPTIMIZER_WORDS["sgd"], "adamw": OPTIMIZER_WORDS["adam"]}
-NARROW = {"bf16": torch.bfloat16}
 COUNTED_BATCH = 2
 """Samples of the step that is counted: shares do not depend on it, and a batch norm needs two."""
 
@@ -120,7 +120,7 @@ def _problem(case: Case) -> Problem:
     workload = find_workload(case.workload)
     build = Build(
         device=torch.device("cpu"),
-        dtype=NARROW.get(case.precision, torch.float32),
+        dtype=PARAMETERS[case.precision],
         seed=case.seed,
         per_device_batch=COUNTED_BATCH,
         optimizer=case.optimizer,

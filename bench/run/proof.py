@@ -17,6 +17,7 @@ from torch import Tensor, distributed
 
 from bench.measure import deviation, parity
 from bench.measure.parity import Comparison
+from bench.measure.precision import FACTORS
 from bench.measure.reference import (
     Reference,
     accumulate,
@@ -36,8 +37,6 @@ from bench.strategies.base import Session
 from bench.strategies.module_session import autocast
 from workloads.base import Batch, Problem
 
-ROUNDING = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}
-"""Type whose rounding bounds what parity can ask, where it is not fp32."""
 TF32_ROUNDING = 2.0**-10
 """Of factors with ten bits behind the point."""
 CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -143,10 +142,10 @@ def _follow(tensors: Iterator[tuple[str, Tensor]]) -> None:
 
 
 def _rounding(rank: Rank) -> float:
-    """Relative rounding error of the case's precision."""
+    """Relative rounding error of the case's precision, which bounds what parity can ask."""
     if rank.case.precision == "tf32":
         return TF32_ROUNDING
-    return torch.finfo(ROUNDING.get(rank.case.precision, torch.float32)).eps
+    return torch.finfo(FACTORS[rank.case.precision]).eps
 
 
 def micro_steps(rank: Rank, session: Session, batches: Iterator[Batch]) -> float:

@@ -17,6 +17,7 @@ from bench.measure.compilation import CompileWatch, bound_compiler, own_cores
 from bench.measure.device import Device
 from bench.measure.flops import Work, count_flops
 from bench.measure.operations import slowest
+from bench.measure.precision import PARAMETERS
 from bench.plan.case import Case
 from bench.plan.registry import find_workload
 from bench.run.handover import Assignment, Job, RankOutcome
@@ -30,8 +31,6 @@ from bench.strategies.prepare import prepare
 from workloads.base import Batch, Build, Problem
 from workloads.data.feed import Feed
 
-DTYPES = {"bf16": torch.bfloat16}
-"""Type of the parameters, where it is not fp32."""
 UNPACED: frozenset[Job] = frozenset(
     {"parity", "reference", "memory", "max_batch", "checkpoint", "strategy", "workload"}
 )
@@ -232,7 +231,7 @@ class Rank:
     ) -> Build:
         return Build(
             device=self.device.torch_device,
-            dtype=dtype or DTYPES.get(self.case.precision, torch.float32),
+            dtype=dtype or PARAMETERS[self.case.precision],
             seed=self.case.seed,
             per_device_batch=batch,
             optimizer=self.case.optimizer,

@@ -20,10 +20,11 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from bench.measure.precision import AUTOCAST
 from bench.plan.case import Case, Machine, PositiveInt
 from bench.strategies.base import Context, Mark, Options, Session, Strategy
 from bench.strategies.deepspeed_fp64 import widened
-from bench.strategies.module_session import AUTOCAST, addresses, autocast, local_bytes
+from bench.strategies.module_session import addresses, autocast, local_bytes
 from bench.strategies.saving import Saving
 from workloads.base import Batch, Facts, Problem
 

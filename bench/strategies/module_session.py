@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,17 +15,12 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
+from bench.measure.precision import AUTOCAST
 from bench.measure.ranges import device_range, move_range
-from bench.plan.case import Precision
 from bench.strategies.base import Context, Mark
 from bench.strategies.loss_scale import LossScale
 from bench.strategies.saving import State, put, take
 from workloads.base import Batch, Problem
-
-AUTOCAST: Mapping[Precision, torch.dtype] = {
-    "bf16-amp": torch.bfloat16,
-    "fp16-amp": torch.float16,
-}
 
 
 def autocast(context: Context) -> AbstractContextManager[object]:

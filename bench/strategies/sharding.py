@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bench.measure.precision import AUTOCAST
 from bench.plan.case import Case, PositiveInt
 from bench.strategies.base import Context, Options
-from bench.strategies.module_session import AUTOCAST
 from bench.strategies.saving import Saving
 from workloads.base import Facts, Problem
 
