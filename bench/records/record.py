@@ -339,7 +339,7 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reason: str | None = None
-    """Why it failed, or was not checked."""
+    """Why it failed, was not checked, or what it could not show."""
     error: Size | None = None
     """fp64: worst relative difference among the losses of all steps, the first gradient and the
     last parameters; of those that are exact by design."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 FONT_SIZE = 8.0
@@ -70,9 +68,8 @@ def add_legend(figure: Any, axes: Any, *, key: Callable[[str], int] | None = Non
     width, height = figure.get_size_inches()
     shown = ["\n".join(textwrap.wrap(label, LONGEST_LINE)) or "-" for label in entries]
     columns = _columns([width_of(figure, label, FONT_SIZE) for label in shown], width)
-    lines = max(label.count("\n") + 1 for label in shown)
-    rows = math.ceil(len(shown) / columns)
-    figure.set_size_inches(width, height + ROW * rows * (1 + 0.8 * (lines - 1)))
+    heights = [ROW * (1 + 0.8 * label.count("\n")) for label in shown]
+    figure.set_size_inches(width, height + max(map(sum, _dealt(heights, columns))))
     figure.legend(
         [*entries.values()], shown, loc="outside lower center", ncols=columns, frameon=False,
         fontsize=FONT_SIZE,
@@ -87,13 +84,21 @@ def _columns(widths: Sequence[float], width: float) -> int:
     """
     em = FONT_SIZE / POINTS
     for columns in range(len(widths), 1, -1):
-        fewer, with_one_more = divmod(len(widths), columns)  # matplotlib fills the first ones
-        sizes = [fewer + (number < with_one_more) for number in range(columns)]
-        ends = list(itertools.accumulate(sizes))
-        taken = sum(
-            max(widths[end - size : end]) + HANDLE * em
-            for size, end in zip(sizes, ends, strict=True)
-        )
+        taken = sum(max(column) + HANDLE * em for column in _dealt(widths, columns))
         if taken + (BETWEEN * (columns - 1) + AROUND) * em <= width:
             return columns
     return 1
+
+
+def _dealt(sizes: Sequence[float], columns: int) -> Iterator[Sequence[float]]:
+    """As matplotlib deals entries of a legend to columns: the first ones have one more.
+
+    >>> [*_dealt([1.0, 2.0, 3.0, 4.0, 5.0], 3)]
+    [[1.0, 2.0], [3.0, 4.0], [5.0]]
+    """
+    each, with_one_more = divmod(len(sizes), columns)
+    begin = 0
+    for number in range(columns):
+        end = begin + each + (number < with_one_more)
+        yield sizes[begin:end]
+        begin = end

@@ -20,9 +20,12 @@ from bench.measure.parity import Comparison
 from bench.measure.precision import FACTORS
 from bench.measure.reference import (
     Reference,
+    Trained,
     accumulate,
     copy_gradients,
+    drift_of,
     load_reference,
+    nudge,
     reordering_spread,
     rounding_spread,
     save_reference,
@@ -214,14 +217,20 @@ def make_reference(rank: Rank) -> None:
     def region() -> AbstractContextManager[object]:
         return autocast(rank.context()) if narrow is None else contextlib.nullcontext()
 
-    problem = rank.problem_for_proof(dtype=torch.float64, plain=True)
-    trained = train_reference(
-        problem,
-        batches_of(problem),
-        rank.rhythm.proof_steps,
-        settle_steps=rank.rhythm.settle_steps,
-        accumulation_steps=case.accumulation_steps,
-    )
+    def train(rounding: float) -> Trained:
+        problem = rank.problem_for_proof(dtype=torch.float64, plain=True)
+        if rounding:
+            nudge(problem.model.parameters(), rounding, seed=case.seed)
+        return train_reference(
+            problem,
+            batches_of(problem),
+            rank.rhythm.proof_steps,
+            settle_steps=rank.rhythm.settle_steps,
+            accumulation_steps=case.accumulation_steps,
+        )
+
+    trained = train(0.0)
+    drift = drift_of(trained, train(torch.finfo(torch.float64).eps))
     problem = rank.problem_for_proof(plain=True)
     if narrow is not None:
         problem = _cast(problem, CASTS[narrow])
@@ -260,5 +269,6 @@ def make_reference(rank: Rank) -> None:
             settled=trained.settled,
             buffers=trained.buffers,
             buffers_moved=trained.buffers_moved,
+            drift=drift,
         ),
     )

@@ -17,7 +17,9 @@ from bench.measure.reference import (
     Trained,
     accumulate,
     copy_gradients,
+    drift_of,
     load_reference,
+    nudge,
     reordering_spread,
     rounding_spread,
     save_reference,
@@ -176,6 +178,22 @@ def test_the_reference_has_the_largest_scale_at_which_nothing_overflows(
     assert found == scale
     assert native["weight"].item() == pytest.approx(factor)  # without the scale again
     assert spread["weight"] == 0
+
+
+def test_training_that_begins_a_rounding_off_goes_apart_by_roundings() -> None:
+    eps, trained = torch.finfo(torch.float64).eps, []
+    for rounding in (0.0, eps):
+        problem = make_problem(torch.float64)
+        before = [one.detach().clone() for one in problem.model.parameters()]
+        nudge(problem.model.parameters(), rounding, seed=0)
+        for one, other in zip(problem.model.parameters(), before, strict=True):
+            moved = (one != other) & (other != 0)
+            assert bool(moved.all() if rounding else not moved.any()) or not other.any()
+        steps = step_batches(problem, shards=2, accumulation_steps=1, whole=False)
+        trained.append(train_reference(problem, steps, 3))
+    drift = drift_of(*trained)
+    assert 0 < max(drift.losses) < 1e-9
+    assert 0 < max(drift.final.values()) < 1e-9
 
 
 def test_a_gradient_that_is_never_finite_has_no_reference() -> None:

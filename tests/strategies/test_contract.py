@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from bench.plan.case import Case, Effort
+from bench.plan.case import Case, Effort, Limits
 from bench.plan.matrix import expand
 from bench.plan.registry import all_strategies
 from bench.plan.suite import parse_suite
@@ -40,15 +40,15 @@ def planned_case(workload: str, strategy: str, world_size: int, **settings: Any)
     return planned.case
 
 
-def prove(launcher: Launcher, case: Case, tmp_path: Path) -> Parity:
-    record = proof(launcher, case, tmp_path)
+def prove(launcher: Launcher, case: Case, tmp_path: Path, *, timeout_s: float = 200) -> Parity:
+    record = proof(launcher, case, tmp_path, timeout_s=timeout_s)
     assert record.status == "ok", record.reason
     assert record.parity is not None
     return record.parity
 
 
-def proof(launcher: Launcher, case: Case, tmp_path: Path) -> Record:
-    effort = msgspec.structs.replace(SHORT, timeout_s=200)
+def proof(launcher: Launcher, case: Case, tmp_path: Path, *, timeout_s: float = 200) -> Record:
+    effort = msgspec.structs.replace(SHORT, timeout_s=timeout_s, limits=Limits(pass_s=timeout_s))
     reference = _reference(launcher, case, effort, tmp_path.parent)
     assignment, outcomes = launcher.launch_case(
         case, effort, "parity", launch=0, processes=process_count(case), reference=reference
