@@ -50,8 +50,8 @@ UNUSED = "transformer: {preset: tiny, unused_branch: true}"
 TIMEOUT_S = 900
 """ResNet-152 in fp16 on a CPU takes minutes."""
 OVERFLOW = "no number any more after its compression"
-"""What a proof rightly says of fp16 hooks where gradients are beyond 65504: the first convolution's
-of ResNet-152 are, as it begins."""
+"""What a proof rightly says of fp16 hooks under ResNet-152, whose first convolution begins with
+gradients beyond 65504. It would be a fault under another workload."""
 
 
 ALL = ", ".join(f"{{{one}}}" for one in [*WORKLOADS, SPARSE, UNUSED])
@@ -117,7 +117,8 @@ def _proved(launcher: Launcher, planned: PlannedCase, folder: Path) -> str:
         parity = prove(launcher, planned.case, folder, timeout_s=TIMEOUT_S)
     except AssertionError as error:  # a rank has failed
         return f"failed: {error}"
-    if planned.case.options.get("comm_hook") == "fp16" and OVERFLOW in str(parity.reason):
+    overflows = planned.case.options.get("comm_hook") == "fp16" and OVERFLOW in str(parity.reason)
+    if overflows and planned.case.workload == "resnet152":
         return f"overflows: {parity.reason}"
     return f"{parity.verdict}{f': {parity.reason}' if parity.reason else ''}"
 

@@ -35,7 +35,8 @@ Region = Callable[[], AbstractContextManager[object]]
 class Drift:
     """How far training goes apart that begins with every parameter one rounding off.
 
-    Some models amplify that beyond measure: ResNet-152 under AdamW a hundred thousand times a step.
+    Some models amplify that beyond measure: the loss of ResNet-152 (tiny) under AdamW was off by
+    2e-11 in the first step, by 1e-4 in the second, and by 4e-2 in the third.
     """
 
     losses: list[float] = field(default_factory=list)

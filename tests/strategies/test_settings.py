@@ -162,7 +162,7 @@ def test_what_is_known_of_shards_is_what_torch_does_with_them(name: Any) -> None
         if fused_takes_shards(name):
             session.optimizer_step()
         else:
-            with pytest.raises((NotImplementedError, AssertionError)):  # the latter before 2.10
+            with pytest.raises((NotImplementedError, AssertionError)):  # the latter on torch 2.9
                 session.optimizer_step()
         session.close()
     finally:
