@@ -38,7 +38,7 @@ ROUNDINGS = 4.0
 DRIFT_FACTOR = 10.0
 """One training that begins a rounding off underestimates the largest way apart."""
 MOST_DRIFT = 0.1
-"""Of losses and parameters: a wrong step is off by tenths, whatever training makes of roundings."""
+"""Relative: a wrong step is off by tenths, whatever training makes of roundings."""
 FUSED_FACTOR = 4.0
 """A compiler rounds in other places than torch, forward and backward; one drawing of roundings
 underestimates the largest."""
@@ -125,7 +125,7 @@ def compare_final(parameters: Iterable[tuple[str, Tensor]], reference: Reference
     tolerances = dict.fromkeys(reference.moved, FINAL_TOLERANCE)
     return _compare(
         parameters, reference.final, "parameter", reference.moved, tolerances,
-        drifts=reference.drift.final, most=MOST_DRIFT,
+        drifts=reference.drift.final,
     )  # fmt: skip
 
 
@@ -209,7 +209,6 @@ def _compare(
     tolerances: Mapping[str, float],
     *,
     drifts: Mapping[str, float] = MappingProxyType({}),
-    most: float = math.inf,
 ) -> Comparison:
     """The worst of all tensors, taken one by one; all of them are taken, since that is collective.
 
@@ -220,7 +219,6 @@ def _compare(
         sizes: norms that errors are relative to.
         tolerances: of the relative errors.
         drifts: norms of what training makes of one rounding.
-        most: that this may excuse, relative.
     """
     scales = _scales(sizes)
     found: list[Comparison] = []
@@ -238,7 +236,7 @@ def _compare(
                 tolerance=tolerances[name],
                 where=f"{noun} {name}",
                 loosest=tolerances[name] if sizes[name] >= scales[name] else 0.0,
-                drift=min(most, DRIFT_FACTOR * drifts.get(name, 0.0) / (scales[name] or 1.0)),
+                drift=min(MOST_DRIFT, DRIFT_FACTOR * drifts.get(name, 0.0) / (scales[name] or 1.0)),
             )
         )
     found += [

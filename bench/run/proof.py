@@ -1,6 +1,6 @@
 """The parity pass, and the reference that it compares with.
 
-See ``bench.measure.parity`` and ``bench.measure.reference``.
+See ``bench.measure.parity``, ``bench.measure.reference`` and ``bench.measure.spread``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from bench.measure.reference import (
     copy_gradients,
     drift_of,
     load_reference,
-    nudge,
-    reordering_spread,
-    rounding_spread,
     save_reference,
-    scaled_reference,
     step_batches,
     take_step,
     train_reference,
 )
+from bench.measure.spread import nudge, reordering_spread, rounding_spread, scaled_reference
 from bench.run.rank import Rank
 from bench.run.verdict import Shown, verdict
 from bench.strategies.base import Session

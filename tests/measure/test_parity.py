@@ -17,12 +17,8 @@ from bench.measure.parity import (
     digest,
     worst,
 )
-from bench.measure.reference import (
-    Drift,
-    Reference,
-    rounding_spread,
-    step_batches,
-)
+from bench.measure.reference import Drift, Reference, step_batches
+from bench.measure.spread import rounding_spread
 from tests.measure.test_reference import FLOAT32, REFERENCE, make_problem, normed_reference
 
 
@@ -187,6 +183,13 @@ def test_what_one_rounding_comes_to_is_no_proof_of_a_fault_and_none_of_the_contr
     found = compare_final(wrong.items(), chaotic)
     assert not found.passed
     assert not found.may_be_rounding
+    counts = {"seen": torch.tensor(4.0, dtype=torch.float64)}
+    counting = dataclasses.replace(
+        chaotic, buffers=counts, buffers_moved={"seen": 4.0},
+        drift=dataclasses.replace(drift, buffers={"seen": 4.0}),
+    )  # fmt: skip
+    assert compare_buffers([("seen", counts["seen"] * 1.05)], counting).may_be_rounding
+    assert not compare_buffers([("seen", counts["seen"] * 1.5)], counting).may_be_rounding
 
 
 def test_an_excused_tensor_hides_no_wrong_one() -> None:

@@ -19,15 +19,12 @@ from bench.measure.reference import (
     copy_gradients,
     drift_of,
     load_reference,
-    nudge,
-    reordering_spread,
-    rounding_spread,
     save_reference,
-    scaled_reference,
     step_batches,
     take_step,
     train_reference,
 )
+from bench.measure.spread import nudge, reordering_spread, rounding_spread, scaled_reference
 from bench.plan.registry import find_workload
 from workloads.base import Batch, Build, Problem
 
