@@ -145,7 +145,7 @@ def predict_memory(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def scoreboard(session: nox.Session) -> None:
-    """Measure the study that predictions of time are scored with: 100 minutes in parts, as root.
+    """Measure the study that predictions of time are scored with: two hours in parts, as root.
 
     ``--list`` names the parts; some may be named. What is finished is kept.
     """

@@ -35,6 +35,8 @@ PROMISED = {
     "ddp": Promise(median=0.03, mean=NONE, nine_in_ten=0.06, worst=0.10),
     "fsdp": Promise(median=NONE, mean=0.06, nine_in_ten=NONE, worst=0.12),
 }
+WANTED, WANTED_UNDER_TWICE = 40, 15
+"""Cells that count, and of these such with communication under twice their computation."""
 PROMISED_CAP = 0.03
 """More than the measured best cap, that the predicted best one may cost."""
 
@@ -82,6 +84,14 @@ def in_short(scores: Sequence[Scored], under_twice: int) -> str:
     for reason in dict.fromkeys(one.left_out for one in scores if one.left_out):
         number = sum(one.left_out == reason for one in scores)
         text += f" Left out: {number}, {escape(reason)}."
+    if len(counted) < WANTED or under_twice < WANTED_UNDER_TWICE:
+        text += f" Too few: at least {WANTED} and {WANTED_UNDER_TWICE} are striven for."
+    if 0 < len(counted) < len(scores):
+        found = _off(scores, lambda one: one.predicted)
+        text += (
+            f" Over all {len(scores)} the timeline is off by {found.median:.1%} in the median, by "
+            f"{found.nine_in_ten:.1%} at most in nine of ten, and by {found.worst:.1%} at worst."
+        )
     return text
 
 

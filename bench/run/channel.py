@@ -8,10 +8,12 @@ closes its line, which the others see at once; one that is cut off is given up b
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
@@ -176,6 +178,25 @@ class Channel:
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             raise LeftError(_words(error)) from error
         return message
+
+    @contextlib.contextmanager
+    def no_longer_than(self, seconds: float) -> Iterator[None]:
+        """Cut the line after that, on which the other end may send a message byte by byte."""
+        timer = threading.Timer(seconds, self._cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _cut(self) -> None:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(self.connection.fileno())) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Hang up."""

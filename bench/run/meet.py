@@ -135,7 +135,8 @@ class _Gathering:
 
     def _greet(self, channel: Channel) -> None:
         try:
-            hello = channel.receive(GREET_S, longest=GREETING)
+            with channel.no_longer_than(GREET_S):
+                hello = channel.receive(GREET_S, longest=GREETING)
         except LeftError:  # anybody may connect to a port
             hello = None
         if not isinstance(hello, Hello):

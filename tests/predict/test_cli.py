@@ -31,6 +31,7 @@ def made(tmp_path: Path) -> Path:
 STUDY = ROOT / "results" / "prediction-study"
 
 
+@pytest.mark.filterwarnings("ignore:nothing is fitted")  # where cells kept for it are too noisy
 @pytest.mark.parametrize("name", ["docs/prediction.md", "README.md"])
 def test_tables_of_predictions_in_pages_are_not_stale(name: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")

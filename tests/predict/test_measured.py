@@ -21,7 +21,7 @@ from bench.records.store import RECORDS, iterate_records
 from bench.report.beside import beside as table_beside
 from bench.report.beside import predictions_of
 from bench.report.markdown import parts_of
-from bench.report.prediction_measured import measured_board, promises, study_text
+from bench.report.prediction_measured import in_short, measured_board, promises, study_text
 from tests.predict.made import MIB, launches_of, profile, record, row, single, slowed
 
 CAPS = (1, 2, 4, 100)
@@ -231,6 +231,12 @@ def test_what_is_missed_is_said() -> None:
     assert "missed: median is" in text
     assert "The predicted best cap costs at most 3% more than the measured best: kept" in text
     assert promises([], []) == ""
+    few = in_short(found.scores, 15)
+    assert "Too few: at least 40 and 15 are striven for." in few
+    assert "Over all" not in few, "none is left out"
+    noisy = msgspec.structs.replace(found.scores[0], left_out="noisier than 2%", predicted=1e9)
+    assert "at worst" in in_short([*found.scores, noisy], 15)
+    assert "Too few" not in in_short(found.scores * 40, 15)
 
 
 def test_of_several_profiles_of_a_case_the_typical_one_is_taken() -> None:

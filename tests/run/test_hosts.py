@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -183,6 +184,33 @@ def test_where_node_0_fails_as_a_whole_the_others_do_not_wait(met: tuple[Meeting
     with pytest.raises(ZeroDivisionError):
         hosts.launch(share(1), breaks)
     assert len(hosts.launch(share(2), own)) == 2, "what is over is not taken for the next"
+
+
+def test_a_stranger_who_sends_byte_by_byte_does_not_keep_hosts_from_meeting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.run.meet.GREET_S", 0.5)
+    other, sent = Meeting(ran), 0
+    have_met = threading.Event()
+
+    def send_slowly() -> None:
+        nonlocal sent
+        with socket.create_connection(("127.0.0.1", other.port), 5) as line:
+            other.thread.start()
+            with contextlib.suppress(OSError):  # until it is cut off
+                while not have_met.wait(0.05):
+                    line.send(b"\0\0\1\0"[sent : sent + 1] or b"x")
+                    sent += 1
+
+    stranger = threading.Thread(target=send_slowly)
+    stranger.start()
+    with meeting(rendezvous(0), facts(), other.say) as hosts:
+        have_met.set()
+        assert len(hosts.launch(share(), own)) == 2
+    for thread in (stranger, other.thread):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert 4 < sent < 100, "its message had begun"
 
 
 def connected() -> tuple[Peer, Channel]:
