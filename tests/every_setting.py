@@ -91,13 +91,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a strategy or a workload")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="ids that need no proof again")
     options = parser.parse_args(arguments)
+    chosen = list(cases(options.names))
+    if not chosen:
+        parser.error(f"no case has all of: {', '.join(options.names)}")
     kept = set(options.kept.read_text().split()) if options.kept and options.kept.exists() else ()
     failures = 0
     start_server()
     try:
         with tempfile.TemporaryDirectory() as folder:
             launcher = Launcher(Path(folder) / "scratch", probe_in_child())
-            for planned in cases(options.names):
+            for planned in chosen:
                 if planned.case.id in kept:
                     continue
                 said = planned.skip_reason or _proved(launcher, planned, Path(folder) / "proof")
