@@ -37,8 +37,10 @@ ROUNDINGS = 4.0
 """Least tolerance in units of the precision's rounding: a sum of a few terms."""
 DRIFT_FACTOR = 10.0
 """One training that begins a rounding off underestimates the largest way apart."""
-MOST_DRIFT = 0.1
-"""Relative: a wrong step is off by tenths, whatever training makes of roundings."""
+MOST_DRIFT, MOST_BUFFER_DRIFT = 0.1, 0.5
+"""Of losses and parameters, and of buffers, relative: whatever training makes of roundings, a wrong
+step is off by tenths, and a buffer that stays behind by 1. With fused kernels, running variances of
+ResNet-152 under AdamW were off by up to 0.39."""
 FUSED_FACTOR = 4.0
 """A compiler rounds in other places than torch, forward and backward; one drawing of roundings
 underestimates the largest."""
@@ -134,7 +136,7 @@ def compare_buffers(buffers: Iterable[tuple[str, Tensor]], reference: Reference)
     tolerances = dict.fromkeys(reference.buffers, FINAL_TOLERANCE)
     return _compare(
         buffers, reference.buffers, "buffer", reference.buffers_moved, tolerances,
-        drifts=reference.drift.buffers,
+        drifts=reference.drift.buffers, most=MOST_BUFFER_DRIFT,
     )  # fmt: skip
 
 
@@ -209,6 +211,7 @@ def _compare(
     tolerances: Mapping[str, float],
     *,
     drifts: Mapping[str, float] = MappingProxyType({}),
+    most: float = MOST_DRIFT,
 ) -> Comparison:
     """The worst of all tensors, taken one by one; all of them are taken, since that is collective.
 
@@ -219,6 +222,7 @@ def _compare(
         sizes: norms that errors are relative to.
         tolerances: of the relative errors.
         drifts: norms of what training makes of one rounding.
+        most: that this may excuse, relative.
     """
     scales = _scales(sizes)
     found: list[Comparison] = []
@@ -236,7 +240,7 @@ def _compare(
                 tolerance=tolerances[name],
                 where=f"{noun} {name}",
                 loosest=tolerances[name] if sizes[name] >= scales[name] else 0.0,
-                drift=min(MOST_DRIFT, DRIFT_FACTOR * drifts.get(name, 0.0) / (scales[name] or 1.0)),
+                drift=min(most, DRIFT_FACTOR * drifts.get(name, 0.0) / (scales[name] or 1.0)),
             )
         )
     found += [

@@ -188,8 +188,8 @@ def test_what_one_rounding_comes_to_is_no_proof_of_a_fault_and_none_of_the_contr
         chaotic, buffers=counts, buffers_moved={"seen": 4.0},
         drift=dataclasses.replace(drift, buffers={"seen": 4.0}),
     )  # fmt: skip
-    assert compare_buffers([("seen", counts["seen"] * 1.05)], counting).may_be_rounding
-    assert not compare_buffers([("seen", counts["seen"] * 1.5)], counting).may_be_rounding
+    assert compare_buffers([("seen", counts["seen"] * 1.4)], counting).may_be_rounding
+    assert not compare_buffers([("seen", counts["seen"] * 2.0)], counting).may_be_rounding
 
 
 def test_an_excused_tensor_hides_no_wrong_one() -> None:
